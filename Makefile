@@ -1,0 +1,36 @@
+# The README's commands; `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup lock test check test-unit demo bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
+
+setup: $(STAMP) ## make .venv with everything, and .venv/bin/deltafence
+
+$(STAMP): pyproject.toml requirements.lock proto/ext_proc.proto scripts/hatch_build.py
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "deltafence needs Python 3.11 or newer (set PYTHON=...)" or 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+lock: ## renew requirements.lock from pyproject.toml (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+
+test: check test-unit ## the whole test suite
+
+check: setup ## formatting, lint, types, the rooms' arrows
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-unit: setup ## unit tests, seconds
+	$(BIN)/pytest -n 2 tests/unit
+
+clean: ## remove the virtual environment and generated files
+	rm -rf $(VENV) out extproc/processor/ext_proc_pb2.py extproc/processor/ext_proc_pb2.pyi

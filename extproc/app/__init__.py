@@ -1,0 +1,1 @@
+"""The process: command line, settings, assembly, shutdown. May import every room; nothing imports it."""

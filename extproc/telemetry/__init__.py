@@ -1,0 +1,1 @@
+"""Traces, metrics, logs. Everything here is told what happened; nothing here changes what happens."""
