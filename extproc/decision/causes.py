@@ -69,5 +69,7 @@ class Failure:
     cause: Cause
     evidence: str
     upstream_error: dict[str, str | int | None] | None = None
+    status: int | None = None
+    """The replica's own refusal status (429 or 503), for the same hand-over as ``retry_after_s``."""
     retry_after_s: int | None = None
     """From the replica's own refusal; handed on where no other replica has room."""

@@ -73,6 +73,8 @@ class AnswerError:
     code: ErrorCode
     detail: str
     reason: str
+    status: int | None = None
+    """Replaces the code's own status where a replica's refusal is handed on."""
     retry_after_s: int | None = None
     upstream_error: dict[str, str | int | None] | None = None
 

@@ -82,7 +82,6 @@ _Rule = Callable[[RequestState, Event, Policy], Step]
 
 
 class InvariantBroken(AssertionError):  # noqa: N818  (the design's word)
-    #:
     """An event that its phase has no rule for: a bug of ours."""
 
 
@@ -160,6 +159,7 @@ def _decide_repeat(state: RequestState, event: Event, policy: Policy) -> Step:
         reason=reason,
         detail=refusal.detail,
         retry_after_s=failure.retry_after_s,
+        status=failure.status,
         upstream_error=failure.upstream_error,
     )
     return _answer_error(state, error)
