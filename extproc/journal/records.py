@@ -4,7 +4,7 @@ Facts are derived, never written by themselves: ``fold`` is the only way from ev
 Times are milliseconds of the wall clock, for people and retention only; nothing is decided by them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -114,7 +114,8 @@ def _attempt_started(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
 
 
 def _response_started(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
-    return _change_attempt(facts, event, served_by=_text(event, "served_by"))
+    served_by = _text(event, "served_by")
+    return _change_attempt(facts, event, lambda attempt: replace(attempt, served_by=served_by))
 
 
 def _first_delta_sent(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
@@ -123,12 +124,14 @@ def _first_delta_sent(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
 
 def _attempt_failed(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
     phase = facts.phase if facts.first_delta_sent else "fencing"
-    changed = _change_attempt(facts, event, cause=_text(event, "cause"), evidence=_text(event, "evidence"))
+    cause, evidence = _text(event, "cause"), _text(event, "evidence")
+    changed = _change_attempt(facts, event, lambda attempt: replace(attempt, cause=cause, evidence=evidence))
     return replace(changed, phase=phase)
 
 
 def _fenced(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
-    return _change_attempt(facts, event, fence_proof=_text(event, "proof"))
+    proof = _text(event, "proof")
+    return _change_attempt(facts, event, lambda attempt: replace(attempt, fence_proof=proof))
 
 
 def _ended(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
@@ -145,10 +148,8 @@ def _ended(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
     )
 
 
-def _change_attempt(facts: RequestFacts, event: JournalEvent, **changes: str | None) -> RequestFacts:
-    attempts = tuple(
-        replace(attempt, **changes) if attempt.attempt_id == event.attempt_id else attempt for attempt in facts.attempts
-    )
+def _change_attempt(facts: RequestFacts, event: JournalEvent, change: Callable[[AttemptFacts], AttemptFacts]) -> RequestFacts:
+    attempts = tuple(change(attempt) if attempt.attempt_id == event.attempt_id else attempt for attempt in facts.attempts)
     return replace(facts, attempts=attempts)
 
 
