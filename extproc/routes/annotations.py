@@ -59,7 +59,7 @@ def read_annotations(annotations: Mapping[str, str], *, source: str, prefix: str
             fix = known_words(key, [DOCUMENT_KEY, *PATHS])
             problems.append(Problem(path=prefix + key, problem="unknown annotation", fix=fix))
         else:
-            set_leaf(document, path, _value_of(value, kind=LEAVES[path].kind))
+            set_leaf(document, path, value_of(value, kind=LEAVES[path].kind))
     try:
         layer_of(document, source=source)
     except PolicyError as error:
@@ -82,7 +82,7 @@ def _read_whole_document(text: str, *, name: str, source: str) -> Layer:
         raise PolicyError(*problems) from error
 
 
-def _value_of(text: str, *, kind: str) -> Tree:
+def value_of(text: str, *, kind: str) -> Tree:
     """The value that an annotation means; where it means none of its kind the text itself, which the schema then refuses."""
     text = text.strip()
     match kind:
