@@ -49,6 +49,7 @@ class RecordOutcome:
 
     outcome: Outcome
     reason: str
+    error_code: ErrorCode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

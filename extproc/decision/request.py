@@ -42,6 +42,7 @@ from extproc.decision.events import (
     BoundaryNotRecorded,
     BoundaryRecorded,
     ClientLeft,
+    Deadline,
     DeadlinePassed,
     DrainLimitReached,
     Event,
@@ -189,6 +190,8 @@ def _deadline_before(state: RequestState, event: Event, policy: Policy) -> Step:
 
 def _deadline_after(state: RequestState, event: Event, policy: Policy) -> Step:
     assert isinstance(event, DeadlinePassed)
+    if event.deadline is Deadline.FIRST_DELTA:
+        return state, ()  # it fired while the first delta was on its way through the journal
     return _interrupt_with(state, InterruptStream(reason=str(event.deadline), detail=f"deadline {event.deadline} passed"))
 
 
@@ -207,7 +210,7 @@ def _ignore(state: RequestState, event: Event, policy: Policy) -> Step:
 
 def _answer_error(state: RequestState, error: AnswerError, cancel: str | None = None) -> Step:
     ended = replace(state, phase=Phase.ENDED, outcome=Outcome.FAILED)
-    record = RecordOutcome(outcome=Outcome.FAILED, reason=str(error.code))
+    record = RecordOutcome(outcome=Outcome.FAILED, reason=error.reason, error_code=error.code)
     if cancel is None or state.phase is Phase.ADMITTED:
         return ended, (record, error)
     return ended, (CancelAttempt(why=cancel), record, error)
@@ -215,7 +218,9 @@ def _answer_error(state: RequestState, error: AnswerError, cancel: str | None = 
 
 def _interrupt_with(state: RequestState, terminal: InterruptStream) -> Step:
     ended = replace(state, phase=Phase.ENDED, outcome=Outcome.INTERRUPTED)
-    record = RecordOutcome(outcome=Outcome.INTERRUPTED, reason=terminal.reason)
+    record = RecordOutcome(
+        outcome=Outcome.INTERRUPTED, reason=terminal.reason, error_code=ErrorCode.UPSTREAM_DECODE_INTERRUPTED
+    )
     return ended, (CancelAttempt(why=terminal.detail), record, terminal)
 
 

@@ -133,7 +133,13 @@ def answer_body(
     return response
 
 
-def immediate(status: int, headers: Sequence[tuple[str, str]], body: bytes, details: str) -> ProcessingResponse:
+def immediate(
+    status: int,
+    headers: Sequence[tuple[str, str]],
+    body: bytes,
+    details: str,
+    dynamic_metadata: Mapping[str, str | float] | None = None,
+) -> ProcessingResponse:
     """A whole answer in one message; ``details`` becomes the access log's response code details.
 
     Each header replaces Envoy's own of that name (it would say ``content-type: text/plain``), so of a name given twice
@@ -146,11 +152,14 @@ def immediate(status: int, headers: Sequence[tuple[str, str]], body: bytes, deta
         )
         for name, value in headers
     ]
-    return ProcessingResponse(
+    response = ProcessingResponse(
         immediate_response=ImmediateResponse(
             status=http_status(status), headers=HeaderMutation(set_headers=replaced), body=body, details=details
         )
     )
+    if dynamic_metadata is not None:
+        response.dynamic_metadata.get_or_create_struct(METADATA_NAMESPACE).update(dynamic_metadata)
+    return response
 
 
 def _header_text(header: HeaderValue) -> str:

@@ -1,0 +1,71 @@
+"""The processor's own HTTP interface, read-only: readiness and the journal's facts. On loopback unless told otherwise."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Final
+
+from aiohttp import web
+
+from extproc.journal.interface import Journal, JournalUnavailable
+from extproc.journal.records import JournalEvent, RequestFacts
+
+API: Final = "/deltafence/v1"
+
+
+def facts_document(facts: RequestFacts, events: tuple[JournalEvent, ...]) -> dict[str, object]:
+    """The JSON of ``GET /deltafence/v1/requests/{id}`` (R4, R9)."""
+    fields = asdict(facts) | {"traits": dict(facts.traits)}
+    fields["partial_output"] = facts.first_delta_sent and facts.outcome != "completed"
+    fields["attempts_started"] = len(facts.attempts)
+    fields["events"] = [
+        {
+            "at_ms": event.at_ms,
+            "kind": str(event.kind),
+            "attempt_id": event.attempt_id,
+            "replica": event.replica,
+            **({"detail": dict(event.detail)} if event.detail else {}),
+        }
+        for event in events
+    ]
+    return fields
+
+
+class AdminServer:
+    """Serves the interface from the processor's event loop."""
+
+    def __init__(self, *, journal: Journal, is_ready: Callable[[], bool]) -> None:
+        self._journal = journal
+        self._is_ready = is_ready
+        application = web.Application()
+        application.router.add_get("/livez", self._live)
+        application.router.add_get("/readyz", self._ready)
+        application.router.add_get(f"{API}/requests/{{request_id}}", self._request)
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind and serve. Raises OSError where the address can't be bound."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port, reuse_address=True).start()
+
+    async def stop(self) -> None:
+        """Close the listener and its connections."""
+        await self._runner.cleanup()
+
+    async def _live(self, request: web.Request) -> web.Response:
+        return web.Response(text="live\n")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        ready = self._is_ready()
+        return web.Response(text="ready\n" if ready else "draining\n", status=200 if ready else 503)
+
+    async def _request(self, request: web.Request) -> web.Response:
+        request_id = request.match_info["request_id"]
+        try:
+            facts = await self._journal.facts(request_id)
+            events = await self._journal.events(request_id)
+        except JournalUnavailable as error:
+            return web.json_response({"error": {"code": "journal_unavailable", "message": str(error)}}, status=503)
+        if facts is None:
+            message = f"no request {request_id} is in the journal"
+            return web.json_response({"error": {"code": "request_not_found", "message": message}}, status=404)
+        return web.json_response(facts_document(facts, events))

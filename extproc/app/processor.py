@@ -1,0 +1,104 @@
+"""One processor process: assembled from settings, run until a signal, drained."""
+
+import asyncio
+import logging
+import signal
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from ulid import ULID
+
+from extproc.app.addresses import Address
+from extproc.app.admin import AdminServer
+from extproc.decision.policy import Policy
+from extproc.journal.memory import MemoryJournal
+from extproc.processor.grpc_transport import GrpcTransport
+from extproc.processor.pools import Pools
+from extproc.processor.ports import World
+from extproc.processor.service import RouteQuestion, Service, ServiceLimits
+from extproc.replicas.attempt_client import AttemptClient
+from extproc.replicas.roster import Replica, Roster
+from extproc.replicas.unguarded import UnguardedFence
+from extproc.routes.resolution import PolicyResolver
+
+LOGGER: Final = logging.getLogger("deltafence.processor")
+
+ENDING_GRACE_S: Final = 2.0
+"""After the drain limit: the time for terminal events to be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorSettings:
+    """What ``deltafence processor`` was asked for. Sizes in bytes."""
+
+    socket: str
+    egress: str
+    replicas: tuple[Replica, ...]
+    resolver: PolicyResolver
+    admin: Address | None = None
+    request_bytes_max: int = 64 << 20
+    held_bytes_max: int = 64 << 20
+    streams_max: int = 10_000
+    drain_limit_s: float = 5.0
+
+
+class Processor:
+    """The assembled process."""
+
+    def __init__(self, settings: ProcessorSettings) -> None:
+        self._settings = settings
+        self._draining = False
+        self._journal = MemoryJournal()
+        self._stopped = asyncio.Event()
+        world = World(
+            roster=Roster(settings.replicas),
+            attempts=AttemptClient(settings.egress),
+            fence=UnguardedFence(),
+            journal=self._journal,
+            pools=Pools(),
+            tool_call_recorded=no_tool_calls,
+            now_ms=lambda: time.monotonic_ns() // 1_000_000,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            new_id=lambda: str(ULID()),
+            held_bytes_max=settings.held_bytes_max,
+            is_draining=lambda: self._draining,
+        )
+        limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
+        self._service = Service(world, limits, self._policy_of)
+        self._transport = GrpcTransport(self._service, f"unix:{settings.socket}")
+        self._admin = AdminServer(journal=self._journal, is_ready=lambda: not self._draining)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then drain. Raises OSError where an address can't be bound."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopped.set)
+        await self._transport.start()
+        if self._settings.admin is not None:
+            await self._admin.start(self._settings.admin.host, self._settings.admin.port)
+        LOGGER.info("serving", extra={"socket": self._settings.socket, "replicas": len(self._settings.replicas)})
+        await self._stopped.wait()
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Start nothing new, let running streams end until the limit, end what is left in words."""
+        self._draining = True
+        stopping = asyncio.create_task(self._transport.stop(self._settings.drain_limit_s + ENDING_GRACE_S))
+        done, _ = await asyncio.wait({stopping}, timeout=self._settings.drain_limit_s)
+        if not done:
+            self._service.end_sessions()
+            await stopping
+        await self._admin.stop()
+        await self._journal.close()
+
+    def _policy_of(self, question: RouteQuestion) -> Policy:
+        effective = self._settings.resolver.resolve(
+            initial_metadata=question.initial_metadata or "", route_metadata=question.route_metadata or ""
+        )
+        return effective.policy
+
+
+async def no_tool_calls(request_id: str) -> bool:
+    """Where no ledger runs, no tool call is ever recorded."""
+    return False

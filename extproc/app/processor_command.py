@@ -1,0 +1,72 @@
+"""``deltafence processor``: the external processor alone, for a proxy that is already there."""
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+import uvloop
+
+from extproc.app.addresses import Address, ReplicaAddress
+from extproc.app.envoy_config import destination_of
+from extproc.app.parameters import ADDRESS, DURATION, REPLICA
+from extproc.app.processor import Processor, ProcessorSettings
+from extproc.replicas.roster import Replica
+from extproc.routes.document import read_layer
+from extproc.routes.problems import PolicyError
+from extproc.routes.resolution import PolicyResolver
+
+
+@click.command()
+@click.option("--socket", required=True, metavar="PATH", help="Unix socket on which Envoy finds the ext_proc service.")
+@click.option("--egress", required=True, metavar="PATH", help="Unix socket of Envoy's egress listener.")
+@click.option("--replica", "replicas", required=True, multiple=True, type=REPLICA, metavar="URL", help="A replica; repeatable.")
+@click.option("--admin", type=ADDRESS, metavar="HOST:PORT", help="Readiness and the journal's facts over HTTP.")
+@click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="The policy of routes that say nothing else.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret shared with the guards."
+)
+@click.option(
+    "--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413."
+)
+@click.option("--max-streams", default=10_000, show_default=True, type=click.IntRange(min=1), help="More at once get 503.")
+@click.option("--drain-limit", default="5s", show_default=True, type=DURATION, help="Running streams' time after SIGTERM.")
+def processor(
+    socket: str,
+    egress: str,
+    replicas: tuple[ReplicaAddress, ...],
+    admin: Address | None,
+    policy: Path | None,
+    token_file: Path | None,
+    max_request_bytes: int,
+    max_streams: int,
+    drain_limit: float,
+) -> None:
+    """Run the external processor."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = ProcessorSettings(
+        socket=socket,
+        egress=egress,
+        replicas=tuple(Replica(destination=destination_of(address), url=str(address)) for address in replicas),
+        resolver=read_resolver(policy),
+        admin=admin,
+        request_bytes_max=max_request_bytes,
+        streams_max=max_streams,
+        drain_limit_s=drain_limit,
+    )
+    try:
+        uvloop.run(Processor(settings).run())
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def read_resolver(policy: Path | None) -> PolicyResolver:
+    """The resolver over a default policy file. Raises click.ClickException with every problem of the file."""
+    if policy is None:
+        return PolicyResolver()
+    try:
+        return PolicyResolver(default=read_layer(policy.read_text(encoding="utf-8"), source=str(policy)))
+    except OSError as error:
+        raise click.ClickException(f"--policy {policy}: {error.strerror}") from error
+    except PolicyError as error:
+        raise click.ClickException(f"--policy {policy}: {error}") from error

@@ -1,0 +1,138 @@
+"""One attempt as its session sees it: the answer's kind, what is held, and what has been received but not yet read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from extproc.replicas.attempt_client import AttemptConnection, ResponseHead
+from extproc.replicas.roster import Replica
+from extproc.sse.reading import Dialect, StreamReader
+
+UNREAD_BYTES_MAX: Final = 1 << 20
+"""Received and not yet read by the session; above it the connection is paused, so a flooding replica waits."""
+
+
+class AnswerKind(StrEnum):
+    """What a response's body is to us, decided by its head."""
+
+    EVENTS = "events"
+    """An event stream: framed, read, delivered event by event."""
+    WHOLE = "whole"
+    """Held until it is complete, so repeatable until then; nothing may be added to it."""
+    OPAQUE = "opaque"
+    """Encoded bytes: forwarded unread, and nothing may be put between them (CASES SSE-13)."""
+    REFUSAL = "refusal"
+    """The replica's own request error: held whole, then handed on unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadReceived:
+    """Signal: the response's head is here."""
+
+    attempt: "Attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyReceived:
+    """Signal: ``attempt.take()`` has bytes."""
+
+    attempt: "Attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOver:
+    """Signal: the exchange ended, whole as HTTP sees it (``broken`` is None) or broken, with the evidence."""
+
+    attempt: "Attempt"
+    broken: str | None
+
+
+AttemptSignal = HeadReceived | BodyReceived | AttemptOver
+
+
+class Attempt:
+    """One try on one replica; the listener of its connection.
+
+    Invariant: at most one BodyReceived signal is under way, however many pieces arrived meanwhile; that is the whole of
+    coalescing, and why the inbox stays short under load.
+    """
+
+    def __init__(
+        self, *, number: int, attempt_id: str, replica: Replica, started_ms: int, put: Callable[[AttemptSignal], None]
+    ) -> None:
+        self.number = number
+        self.attempt_id = attempt_id
+        self.replica = replica
+        self.started_ms = started_ms
+        self.head: ResponseHead | None = None
+        self.kind = AnswerKind.WHOLE
+        self.reader: StreamReader | None = None
+        self.held: list[bytes] = []
+        self.held_bytes = 0
+        self.last_received_ms = started_ms
+        self._put = put
+        self._connection: AttemptConnection | None = None
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._paused = False
+        self._closed = False
+
+    def attach(self, connection: AttemptConnection) -> None:
+        """The connection that carries this attempt."""
+        self._connection = connection
+        if self._closed:
+            connection.close()
+
+    def close(self) -> None:
+        """Break the exchange off; no signal of this attempt is put any more."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+    def read_as(self, kind: AnswerKind, dialect: Dialect, choices: int) -> None:
+        """Fix what the body is to us."""
+        self.kind = kind
+        if kind is AnswerKind.EVENTS:
+            self.reader = StreamReader(dialect, choices)
+
+    def take(self) -> bytes:
+        """Everything received since the last call."""
+        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+        self._unread.clear()
+        self._unread_bytes = 0
+        if self._paused and self._connection is not None:
+            self._paused = False
+            self._connection.resume_reading()
+        return data
+
+    def hold(self, data: bytes) -> None:
+        """Keep bytes that may be delivered later or die with this attempt."""
+        self.held.append(data)
+        self.held_bytes += len(data)
+
+    def release_held(self) -> bytes:
+        """Hand out what was held; it is held no more."""
+        data = b"".join(self.held)
+        self.held.clear()
+        self.held_bytes = 0
+        return data
+
+    # AttemptListener
+
+    def response_started(self, head: ResponseHead) -> None:
+        self.head = head
+        self._put(HeadReceived(self))
+
+    def body_received(self, data: bytes) -> None:
+        if not self._unread:
+            self._put(BodyReceived(self))
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        if self._unread_bytes > UNREAD_BYTES_MAX and not self._paused and self._connection is not None:
+            self._paused = True
+            self._connection.pause_reading()
+
+    def attempt_ended(self, broken: str | None) -> None:
+        if not self._closed:
+            self._put(AttemptOver(self, broken))

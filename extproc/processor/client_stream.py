@@ -1,0 +1,54 @@
+"""The client's side of one request: what was promised, what was written, and the one end.
+
+Invariant: headers once, then bodies, then exactly one end of stream; nothing after it. Envoy cuts the stream on a second
+head and lets the client hang without an end (FACTS C9, C11).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import StrEnum
+
+from extproc.processor import messages
+from extproc.processor.protobuf import ProcessingResponse
+
+Write = Callable[[ProcessingResponse], Awaitable[None]]
+Headers = Sequence[tuple[str, str]]
+Metadata = Mapping[str, str | float]
+
+
+class Written(StrEnum):
+    """How far the client's answer is."""
+
+    NOTHING = "nothing"
+    HEAD = "head"
+    ENDED = "ended"
+
+
+class ClientStream:
+    """Writes one answer. Every method may raise what the transport raises when the client is gone."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self.written = Written.NOTHING
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        """Write the answer's head."""
+        assert self.written is Written.NOTHING, "a second head"
+        self.written = Written.HEAD
+        await self._write(messages.answer_headers(status, headers))
+
+    async def write(self, data: bytes) -> None:
+        """Write a piece of the body."""
+        assert self.written is Written.HEAD, f"a body after {self.written}"
+        await self._write(messages.answer_body(data))
+
+    async def end(self, data: bytes, metadata: Metadata) -> None:
+        """Write the last piece (which may be empty) and end the answer. ``metadata`` goes to Envoy's access log."""
+        assert self.written is Written.HEAD, f"an end after {self.written}"
+        self.written = Written.ENDED
+        await self._write(messages.answer_body(data, end_of_stream=True, dynamic_metadata=metadata))
+
+    async def answer(self, status: int, headers: Headers, body: bytes, *, details: str, metadata: Metadata) -> None:
+        """Answer at once, in one message, with nothing written before."""
+        assert self.written is Written.NOTHING, f"an answer after {self.written}"
+        self.written = Written.ENDED
+        await self._write(messages.immediate(status, headers, body, details, metadata))

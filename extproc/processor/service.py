@@ -1,0 +1,174 @@
+"""The ext_proc service: one stream a request, each led to the session that its path asks for.
+
+Whatever happens, a stream never ends with OK and no answer: Envoy would send the request on without its body (FACTS C9).
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from extproc.contract import headers as names
+from extproc.contract.errors import FORMS, ClientError, ErrorCode
+from extproc.decision import events
+from extproc.decision.policy import Mode, Policy
+from extproc.journal.records import EventKind
+from extproc.processor import messages, wording
+from extproc.processor.carrier import StreamAborted
+from extproc.processor.client_stream import ClientStream, Metadata, Written
+from extproc.processor.intake import ClientGone, RequestRejected, check_head, read_body, read_request
+from extproc.processor.messages import RequestHeaders
+from extproc.processor.ports import Stream, World
+from extproc.processor.record import RequestRecord
+from extproc.processor.session import Session
+from extproc.sse.dialects import Dialect, dialect_of_path
+from extproc.sse.terminal import error_body
+
+LOGGER: Final = logging.getLogger("deltafence.processor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteQuestion:
+    """What a route's policy is found by; each is None where Envoy sent nothing."""
+
+    initial_metadata: str | None
+    route_metadata: str | None
+    route_name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """Bounds of one processor process."""
+
+    request_bytes_max: int
+    streams_max: int
+
+
+class Service:
+    """Serves ext_proc streams. Invariant: ``sessions`` holds exactly the generation requests that are running."""
+
+    def __init__(self, world: World, limits: ServiceLimits, policy_of: Callable[[RouteQuestion], Policy]) -> None:
+        self._world = world
+        self._limits = limits
+        self._policy_of = policy_of
+        self._streams = 0
+        self.sessions: set[Session] = set()
+
+    async def process(self, stream: Stream) -> None:
+        """Serve one HTTP request of Envoy's, on either transport."""
+        self._streams += 1
+        try:
+            await self._serve(stream)
+        finally:
+            self._streams -= 1
+
+    def end_sessions(self) -> None:
+        """The drain limit is reached: end what is left, each in words."""
+        for session in self.sessions:
+            session.put(events.DrainLimitReached())
+
+    async def _serve(self, stream: Stream) -> None:
+        first = await stream.read()
+        if first is None:
+            return
+        if first.WhichOneof("request") != "request_headers":
+            await stream.abort("the first message must be request_headers")
+        head = messages.request_headers(first)
+        question = RouteQuestion(
+            initial_metadata=_initial_metadata(stream),
+            route_metadata=messages.attribute(first, "xds.route_metadata"),
+            route_name=messages.attribute(first, "xds.route_name"),
+        )
+        policy = self._policy_of(question)
+        dialect = dialect_of_path(head.path) if head.method == "POST" else None
+        if dialect is None or head.end_of_stream or policy.mode is not Mode.ENFORCE:
+            await _pass_through(stream, head)
+            return
+        client = ClientStream(stream.write)
+        request_id = f"req_{self._world.new_id()}"
+        try:
+            await self._generate(stream, client, request_id, dialect, head, policy, question.route_name or "")
+        except RequestRejected as rejected:
+            await _reject(client, request_id, dialect, rejected)
+        except ClientGone:
+            LOGGER.info("the client left while its body was uploaded", extra={"request_id": request_id})
+        except StreamAborted as aborted:
+            await stream.abort(str(aborted))
+        except Exception:
+            LOGGER.exception("the session broke", extra={"request_id": request_id})
+            if client.written is not Written.NOTHING:
+                raise
+            await _reject(client, request_id, dialect, RequestRejected(ErrorCode.INTERNAL_ERROR, "see the gateway's log"))
+
+    async def _generate(
+        self,
+        stream: Stream,
+        client: ClientStream,
+        request_id: str,
+        dialect: Dialect,
+        head: RequestHeaders,
+        policy: Policy,
+        route: str,
+    ) -> None:
+        if self._streams > self._limits.streams_max:
+            raise RequestRejected(ErrorCode.OVERLOADED, f"this gateway serves {self._limits.streams_max} streams already")
+        if self._world.is_draining():
+            raise RequestRejected(ErrorCode.DRAINING, "this gateway is shutting down; send the request again")
+        check_head(head, self._limits.request_bytes_max)
+        body = await read_body(stream.read, self._limits.request_bytes_max)
+        request = read_request(dialect, head, body)
+        record = RequestRecord(self._world.journal, request_id, self._world.wall_ms)
+        record.note(EventKind.ADMITTED, api=dialect, model=request.model, route=route, stream=request.stream)
+        session = Session(world=self._world, request=request, policy=policy, client=client, record=record)
+        self.sessions.add(session)
+        try:
+            await session.run()
+        finally:
+            self.sessions.discard(session)
+
+
+async def _pass_through(stream: Stream, head: RequestHeaders) -> None:
+    """Let a request that is no generation of ours go on untouched."""
+    await stream.write(messages.passthrough_headers())
+    while not head.end_of_stream:
+        message = await stream.read()
+        if message is None:
+            return
+        match message.WhichOneof("request"):
+            case "request_body":
+                body = message.request_body
+                await stream.write(messages.passthrough_body(body.body, body.end_of_stream))
+            case "request_trailers":
+                await stream.write(messages.passthrough_trailers())
+            case kind:
+                LOGGER.warning("unexpected %s on a passed-through request; check processing_mode", kind)
+
+
+async def _reject(client: ClientStream, request_id: str, dialect: Dialect, rejected: RequestRejected) -> None:
+    error = ClientError(
+        code=rejected.code,
+        message=str(rejected),
+        request_id=request_id,
+        partial_output=False,
+        delivered_output_tokens=0,
+        reason=str(rejected.code),
+        attempts=0,
+    )
+    metadata: Metadata = {
+        "request_id": request_id,
+        "phase": "ended",
+        "outcome": "failed",
+        "reason": str(rejected.code),
+        "attempts": 0,
+    }
+    await client.answer(
+        FORMS[rejected.code].status,
+        wording.error_headers(error, None),
+        error_body(dialect, error),
+        details=f"deltafence_{rejected.code}",
+        metadata=metadata,
+    )
+
+
+def _initial_metadata(stream: Stream) -> str | None:
+    return next((value for key, value in stream.initial_metadata if key == names.POLICY), None)

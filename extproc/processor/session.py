@@ -1,0 +1,276 @@
+"""One generation request from its last body byte to its end.
+
+The session is a thin shell: signals come in through one inbox, ``decision.request.step`` decides, and the carrier carries
+the effects out in order. What the session adds is reading: which signal of an attempt is which event.
+"""
+
+import asyncio
+from dataclasses import asdict
+from typing import Final
+
+from extproc.contract import headers as names
+from extproc.decision import events
+from extproc.decision.causes import Cause, Failure
+from extproc.decision.policy import Policy
+from extproc.decision.request import Phase, RequestState, step
+from extproc.journal.records import EventKind
+from extproc.processor.attempt import AnswerKind, Attempt, AttemptOver, BodyReceived, HeadReceived
+from extproc.processor.carrier import AttemptLost, Carrier, Due, FenceDone, Signal
+from extproc.processor.client_stream import ClientStream, Written
+from extproc.processor.inbox import Inbox
+from extproc.processor.intake import GenerationRequest
+from extproc.processor.ports import World
+from extproc.processor.record import RequestRecord
+from extproc.replicas.attempt_client import ResponseHead
+from extproc.replicas.evidence import HeadVerdict, read_head
+from extproc.sse.facts import Ending, UpstreamError
+from extproc.sse.framing import EventTooLarge
+from extproc.sse.reading import Batch, StreamReader
+from extproc.sse.terminal import KEEP_ALIVE_COMMENT
+from extproc.sse.whole import read_whole
+
+_BAD_ENDINGS: Final[dict[Ending, str]] = {
+    Ending.ERROR: "the replica reported an error in the stream",
+    Ending.ABORTED: "the replica aborted the request",
+    Ending.DONE_WITHOUT_FINISH: "the stream was closed with [DONE] and no finish before it",
+    Ending.MALFORMED: "the replica sent an event that is not JSON",
+}
+
+
+class Session:
+    """One request's reader. ``run`` returns when the client's stream has ended; cancelling it means that the client left."""
+
+    def __init__(
+        self, *, world: World, request: GenerationRequest, policy: Policy, client: ClientStream, record: RequestRecord
+    ) -> None:
+        self._world = world
+        self._request = request
+        self._policy = policy
+        self._client = client
+        self._record = record
+        self._inbox: Inbox[Signal] = Inbox()
+        self._state = RequestState()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._lingering = False
+        self._carrier = Carrier(world=world, request=request, policy=policy, client=client, record=record, inbox=self._inbox)
+
+    @property
+    def state(self) -> RequestState:
+        """Where the request is; for the status page and tests."""
+        return self._state
+
+    def put(self, event: events.Event) -> None:
+        """Tell the session something from outside, such as a drain limit."""
+        self._inbox.put(event)
+
+    async def run(self) -> None:
+        """Serve the request. Raises StreamAborted where the client's stream must be cut, and re-raises its cancellation."""
+        self._start_timers()
+        try:
+            await self._apply(events.Placed(candidate=self._carrier.find_candidate(), draining=self._world.is_draining()))
+            while self._state.phase is not Phase.ENDED:
+                await self._take(await self._inbox.get())
+        except asyncio.CancelledError:
+            self._leave()
+            raise
+        finally:
+            for timer in self._timers:
+                timer.cancel()
+            self._carrier.close()
+
+    def _leave(self) -> None:
+        """The client is gone: none of these effects waits, so they are done before the cancellation goes on."""
+        self._state, effects = step(self._state, events.ClientLeft(), self._policy)
+        self._carrier.leave(effects)
+
+    async def _apply(self, event: events.Event | None) -> None:
+        while event is not None:
+            self._state, effects = step(self._state, event, self._policy)
+            event = None
+            for effect in effects:
+                assert event is None, "an effect after one that has produced an event"
+                event = await self._carrier.carry_out(effect)
+
+    async def _fail(self, cause: Cause, evidence: str, error: UpstreamError | None = None) -> None:
+        said = None if error is None else asdict(error)
+        await self._apply(events.AttemptFailed(failure=Failure(cause=cause, evidence=evidence, upstream_error=said)))
+
+    # --- signals ---
+
+    async def _take(self, signal: Signal) -> None:
+        match signal:
+            case BodyReceived(attempt):
+                if attempt is self._carrier.attempt:
+                    await self._read_body(attempt, attempt.take())
+            case HeadReceived(attempt):
+                if attempt is self._carrier.attempt and attempt.head is not None:
+                    await self._read_head(attempt, attempt.head)
+            case AttemptOver(attempt, broken):
+                if attempt is self._carrier.attempt:
+                    await self._read_end(attempt, broken)
+            case AttemptLost(attempt, failure):
+                if attempt is self._carrier.attempt:
+                    await self._apply(events.AttemptFailed(failure=failure))
+            case FenceDone():
+                if self._state.phase is Phase.FENCING:
+                    await self._apply(events.FenceSettled(facts=self._carrier.gate_facts(signal)))
+            case Due.KEEP_ALIVE:
+                await self._keep_alive()
+            case Due.LINGER:
+                if self._state.phase is Phase.DECODE:
+                    await self._apply(events.AnswerFinished())
+            case Due.IDLE:
+                await self._check_idle()
+            case _:
+                await self._apply(signal)
+
+    async def _read_head(self, attempt: Attempt, head: ResponseHead) -> None:
+        reading = read_head(head)
+        if reading.failure is not None:
+            await self._apply(events.AttemptFailed(failure=reading.failure))
+            return
+        served_by = head.get(names.SERVED_BY)
+        self._record.note(
+            EventKind.RESPONSE_STARTED,
+            attempt_id=attempt.attempt_id,
+            replica=attempt.replica.destination,
+            status=head.status,
+            served_by=served_by,
+        )
+        if served_by not in (None, attempt.replica.destination):
+            # override_host falls back silently: another replica, perhaps of another identity, has the request (R8).
+            await self._fail(Cause.UNCERTAIN, f"Envoy sent the attempt to {served_by}, not to {attempt.replica.destination}")
+            return
+        refused = reading.verdict is HeadVerdict.REQUEST_ERROR
+        kind = AnswerKind.REFUSAL if refused else kind_of_answer(head, stream=self._request.stream)
+        attempt.read_as(kind, self._request.dialect, self._request.choices)
+
+    async def _read_body(self, attempt: Attempt, data: bytes) -> None:
+        attempt.last_received_ms = self._world.now_ms()
+        if attempt.reader is not None:
+            try:
+                batch = attempt.reader.feed(data)
+            except EventTooLarge as error:
+                await self._fail(Cause.RESPONSE_TOO_LARGE, str(error))
+                return
+            await self._read_events(attempt, attempt.reader, batch)
+        elif self._state.phase is Phase.DECODE:
+            await self._client.write(data)
+        else:
+            await self._hold(attempt, data)
+            if attempt.kind is AnswerKind.OPAQUE and self._state.phase is Phase.PREFILL:
+                await self._apply(events.FirstDeltaArrived())
+
+    async def _hold(self, attempt: Attempt, data: bytes) -> None:
+        attempt.hold(data)
+        if attempt.held_bytes > self._world.held_bytes_max:
+            evidence = f"more than {self._world.held_bytes_max} bytes came before anything could be delivered"
+            await self._fail(Cause.RESPONSE_TOO_LARGE, evidence)
+
+    async def _read_events(self, attempt: Attempt, reader: StreamReader, batch: Batch) -> None:
+        if self._state.phase is Phase.DECODE:
+            if not self._world.fence.may_publish(attempt.attempt_id):
+                await self._fail(Cause.UNCERTAIN, "the attempt's lease ran out before this chunk could be forwarded")
+                return
+            if batch.forward:
+                await self._client.write(batch.forward)
+        elif batch.forward:
+            await self._hold(attempt, batch.forward)
+        if self._state.phase not in (Phase.PREFILL, Phase.DECODE):
+            return
+        if batch.ending is not None and batch.ending is not Ending.FINISHED:
+            await self._fail(Cause.ENGINE_ERROR, _BAD_ENDINGS[batch.ending], batch.error)
+            return
+        if self._state.phase is Phase.PREFILL and (batch.content or reader.finished):
+            await self._apply(events.FirstDeltaArrived())
+        if self._state.phase is Phase.DECODE and reader.finished:
+            await self._finish_or_linger(batch)
+
+    async def _finish_or_linger(self, batch: Batch) -> None:
+        if batch.last:
+            await self._apply(events.AnswerFinished())
+        elif not self._lingering:
+            self._lingering = True
+            self._later(self._policy.deadlines.finish_linger_ms, Due.LINGER)
+
+    async def _read_end(self, attempt: Attempt, broken: str | None) -> None:
+        if attempt.head is None:
+            await self._fail(Cause.REPLICA_GONE, broken or "the connection closed before the response headers")
+        elif attempt.reader is not None:
+            await self._read_end_of_events(attempt, attempt.reader, broken)
+        elif broken is not None:
+            await self._fail(Cause.REPLICA_GONE, broken)
+        elif attempt.kind is AnswerKind.REFUSAL:
+            await self._apply(events.RequestRefused(status=attempt.head.status))
+        elif attempt.kind is AnswerKind.OPAQUE:
+            await self._deliver_whole()
+        else:
+            await self._read_whole(attempt)
+
+    async def _read_end_of_events(self, attempt: Attempt, reader: StreamReader, broken: str | None) -> None:
+        await self._read_events(attempt, reader, reader.end())
+        if attempt is not self._carrier.attempt:
+            return
+        if reader.finished:
+            await self._apply(events.AnswerFinished())
+        elif broken is not None:
+            await self._fail(Cause.REPLICA_GONE, broken)
+        else:
+            await self._fail(Cause.ENGINE_ERROR, "the stream ended without a finish")
+
+    async def _read_whole(self, attempt: Attempt) -> None:
+        reading = read_whole(self._request.dialect, b"".join(attempt.held))
+        if not reading.complete:
+            ending = "the answer is not whole" if reading.ending is None else f"the answer ended {reading.ending}"
+            await self._fail(Cause.ENGINE_ERROR, ending, reading.error)
+            return
+        self._carrier.whole_tokens = reading.tokens
+        await self._deliver_whole()
+
+    async def _deliver_whole(self) -> None:
+        if self._state.phase is Phase.PREFILL:
+            await self._apply(events.FirstDeltaArrived())
+        if self._state.phase is Phase.DECODE:
+            await self._apply(events.AnswerFinished())
+
+    # --- time ---
+
+    def _start_timers(self) -> None:
+        deadlines = self._policy.deadlines
+        self._later(deadlines.first_delta_ms, events.DeadlinePassed(deadline=events.Deadline.FIRST_DELTA))
+        self._later(deadlines.total_ms, events.DeadlinePassed(deadline=events.Deadline.TOTAL))
+        if deadlines.idle_ms:
+            self._later(deadlines.idle_ms, Due.IDLE)
+        if self._policy.keep_alive.after_ms and self._request.stream:
+            self._later(self._policy.keep_alive.after_ms, Due.KEEP_ALIVE)
+
+    def _later(self, delay_ms: int, signal: Signal) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(delay_ms / 1000, self._inbox.put, signal))
+
+    async def _keep_alive(self) -> None:
+        if self._state.phase not in (Phase.PREFILL, Phase.FENCING):
+            return
+        if self._client.written is Written.NOTHING:
+            await self._carrier.begin_early()
+        await self._client.write(KEEP_ALIVE_COMMENT)
+        self._later(self._policy.keep_alive.interval_ms, Due.KEEP_ALIVE)
+
+    async def _check_idle(self) -> None:
+        attempt, idle_ms = self._carrier.attempt, self._policy.deadlines.idle_ms
+        silent_ms = self._world.now_ms() - attempt.last_received_ms if attempt is not None else 0
+        if self._state.phase is Phase.DECODE and silent_ms >= idle_ms:
+            await self._apply(events.DeadlinePassed(deadline=events.Deadline.IDLE))
+        else:
+            self._later(max(1, idle_ms - silent_ms), Due.IDLE)
+
+
+def kind_of_answer(head: ResponseHead, *, stream: bool) -> AnswerKind:
+    """What the body of a good response is. Content types lie (CASES SSE-14): a streamed request's answer that is not JSON
+    is read as events; a JSON one never gets events appended."""
+    content_type = (head.get("content-type") or "").partition(";")[0].strip().lower()
+    events_expected = content_type == "text/event-stream" or (stream and content_type in ("", "text/plain"))
+    if not events_expected:
+        return AnswerKind.WHOLE
+    encoded = (head.get("content-encoding") or "identity").strip().lower() != "identity"
+    return AnswerKind.OPAQUE if encoded else AnswerKind.EVENTS

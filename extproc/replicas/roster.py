@@ -1,0 +1,89 @@
+"""Which replicas there are, how busy each is, and which one gets the next attempt.
+
+One roster per processor process; nothing in it is shared between processes, so "busy" means the attempts of this process.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Standing(StrEnum):
+    """Whether a replica may get a new attempt; set by health and discovery, never by one request's failure."""
+
+    PLACEABLE = "placeable"
+    WITHHELD = "withheld"
+    """Hung, dead, starting, unknown or terminating: running attempts stay, new ones go elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One server of a model.
+
+    ``destination`` is the ``ip:port`` by which Envoy knows it (override_host matches addresses, not names); ``url`` is
+    where its control endpoints are asked, without a trailing slash; ``identity`` is what must be equal for a repeat (R8).
+    """
+
+    destination: str
+    url: str
+    identity: str = ""
+
+
+class Roster:
+    """The replicas of one processor.
+
+    Invariant: ``_running`` holds the number of unreleased ``acquire`` calls of each replica and never goes below zero.
+    """
+
+    def __init__(self, replicas: Iterable[Replica]) -> None:
+        self._replicas: dict[str, Replica] = {replica.destination: replica for replica in replicas}
+        self._standing: dict[str, Standing] = dict.fromkeys(self._replicas, Standing.PLACEABLE)
+        self._running: dict[str, int] = dict.fromkeys(self._replicas, 0)
+        self._turn = 0
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """All known replicas, placeable or not."""
+        return tuple(self._replicas.values())
+
+    def running(self, destination: str) -> int:
+        """Attempts of this process on a replica."""
+        return self._running.get(destination, 0)
+
+    def standing(self, destination: str) -> Standing:
+        """Whether a replica may get a new attempt; an unknown one may not."""
+        return self._standing.get(destination, Standing.WITHHELD)
+
+    def set_standing(self, destination: str, standing: Standing) -> None:
+        """Say whether a replica may get new attempts. Unknown destinations are ignored: they may just have left."""
+        if destination in self._replicas:
+            self._standing[destination] = standing
+
+    def choose(self, failed_on: Collection[str] = (), identity: str | None = None) -> Replica | None:
+        """The least busy placeable replica of the identity that this request has not failed on, or None.
+
+        Among equals the turn goes round, so that an idle pool is used evenly.
+        """
+        candidates = [
+            replica
+            for replica in self._replicas.values()
+            if self._standing[replica.destination] is Standing.PLACEABLE
+            and replica.destination not in failed_on
+            and identity in (None, replica.identity)
+        ]
+        if not candidates:
+            return None
+        least = min(self._running[replica.destination] for replica in candidates)
+        equals = [replica for replica in candidates if self._running[replica.destination] == least]
+        self._turn += 1
+        return equals[self._turn % len(equals)]
+
+    def acquire(self, replica: Replica) -> None:
+        """An attempt starts there."""
+        self._running[replica.destination] = self._running.get(replica.destination, 0) + 1
+
+    def release(self, replica: Replica) -> None:
+        """An attempt there has ended. Exactly once for each ``acquire``."""
+        left = self._running[replica.destination] - 1
+        assert left >= 0, f"{replica.destination} was released more often than acquired"
+        self._running[replica.destination] = left
