@@ -32,5 +32,8 @@ check: setup ## formatting, lint, types, the rooms' arrows
 test-unit: setup ## unit tests, seconds
 	$(BIN)/pytest -n 2 tests/unit
 
+bench: setup ## CPU per delta and time to first token beside a no-op ext_proc and Envoy alone; out/bench.json
+	$(BIN)/python -m bench
+
 clean: ## remove the virtual environment and generated files
 	rm -rf $(VENV) out extproc/processor/ext_proc_pb2.py extproc/processor/ext_proc_pb2.pyi

@@ -1,0 +1,90 @@
+"""What is compared. A new contender is a function that starts it and a line in ``CONTENDERS``."""
+
+import json
+import sys
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import envoy_config, measure
+from bench.processes import free_port, read_line, running, running_module, wait_until_answering
+
+_BIN: Final = Path(sys.executable).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One way from a client to the replica, up and answering on ``port``, and the processes that it is made of."""
+
+    port: int
+    processor_pids: tuple[int, ...]
+    envoy_pids: tuple[int, ...]
+
+
+@contextmanager
+def deltafence(upstream_port: int, folder: Path) -> Iterator[Contender]:
+    """``deltafence up`` as a user starts it; all its processes but Envoy are the processor's share."""
+    port, admin_port, log = free_port(), free_port(), folder / "deltafence.log"
+    options = [
+        "--replica",
+        f"http://127.0.0.1:{upstream_port}",
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--admin",
+        f"127.0.0.1:{admin_port}",
+    ]
+    with running([_BIN / "deltafence", "up", *options], log) as child:
+        word, _, url = read_line(child, log).strip().partition(" ")
+        assert (word, urllib.parse.urlsplit(url).port) == ("ready", port), f"unexpected line: {word} {url}"
+        pids = measure.family(child.pid)
+        yield Contender(
+            port=port,
+            processor_pids=tuple(pid for pid in pids if not measure.is_envoy(pid)),
+            envoy_pids=tuple(pid for pid in pids if measure.is_envoy(pid)),
+        )
+
+
+@contextmanager
+def echo(upstream_port: int, folder: Path) -> Iterator[Contender]:
+    """Envoy with a no-op external processor in Python (echo.py)."""
+    port, socket = free_port(), folder / "echo.sock"
+    with (
+        running_module("bench.echo", str(socket), log=folder / "echo.log") as processor,
+        _envoy(envoy_config.with_echo(port, upstream_port, str(socket)), port, folder / "envoy_echo") as envoy_pid,
+    ):
+        yield Contender(port=port, processor_pids=(processor.pid,), envoy_pids=(envoy_pid,))
+
+
+@contextmanager
+def envoy_alone(upstream_port: int, folder: Path) -> Iterator[Contender]:
+    """Envoy as a plain proxy: the floor."""
+    port = free_port()
+    with _envoy(envoy_config.alone(port, upstream_port), port, folder / "envoy_alone") as envoy_pid:
+        yield Contender(port=port, processor_pids=(), envoy_pids=(envoy_pid,))
+
+
+@contextmanager
+def _envoy(config: envoy_config.Config, port: int, name: Path) -> Iterator[int]:
+    """One worker: on two cores that it shares with everything else, a second one only adds contention (FACTS C14)."""
+    file, log = name.with_suffix(".json"), name.with_suffix(".log")
+    file.write_text(json.dumps(config))
+    options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]
+    with running([_BIN / "envoy", "-c", file, *options], log) as child:
+        wait_until_answering(port, child, log)
+        yield child.pid
+
+
+Start = Callable[[int, Path], AbstractContextManager[Contender]]
+
+CONTENDERS: Final[dict[str, Start]] = {"deltafence": deltafence, "echo": echo, "envoy": envoy_alone}
+"""Name to how it starts, given the replica's port and a folder for its files. The first is the one that ratios are of."""
+
+
+@contextmanager
+def started(names: list[str], upstream_port: int, folder: Path) -> Iterator[dict[str, Contender]]:
+    """All of them at once: an idle contender costs the others nothing, and turns can be short."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(CONTENDERS[name](upstream_port, folder)) for name in names}
