@@ -50,7 +50,7 @@ class Address:
         Serving the whole network takes an explicit ``0.0.0.0:8080`` or ``[::]:8080``. Raises ValueError with the reason.
         """
         parts = urlsplit(f"//{text}")
-        if parts.netloc != text or "@" in text or (parts.hostname or "") == "" and not text.startswith(":"):
+        if parts.netloc != text or "@" in text or not (parts.hostname or text.startswith(":")):
             raise ValueError(f"{text!r} is not HOST:PORT (an IPv6 address needs brackets, as in [::1]:8080)")
         port = _port_of(parts, text)
         if port is None:

@@ -119,9 +119,10 @@ def _require_socket_path(path: Path) -> None:
 def destination_of(replica: ReplicaAddress) -> str:
     """What ``x-gateway-destination-endpoint`` must say to reach this replica: ``ip:port``, with brackets around IPv6.
 
-    override_host compares addresses, not names, so a name is resolved here, IPv4 first, as the template tells Envoy to. It blocks for
-    the lookup. A name must stand for one server: where it has several addresses, Envoy knows them all and this takes the first. A
-    name whose address changed needs a new call; until then Envoy falls back to another replica, which ``x-served-by`` reveals.
+    override_host compares addresses, not names, so a name is resolved here, IPv4 first, as the template tells Envoy to. It blocks
+    for the lookup. A name must stand for one server: where it has several addresses, Envoy knows them all and this takes the
+    first. A name whose address changed needs a new call; until then Envoy falls back to another replica, which ``x-served-by``
+    reveals.
 
     Raises OSError when the name has no address.
     """

@@ -1,0 +1,82 @@
+"""``deltafence up``: the whole gateway in front of servers that already run, as children of one process."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from extproc.app.addresses import Address, ReplicaAddress
+from extproc.app.children import ChildDiedError
+from extproc.app.envoy_process import EnvoyMissingError, find_envoy
+from extproc.app.gateway import StoppedAtOnceError, run_gateway
+from extproc.app.gateway_settings import PROCESSORS_MAX, GatewaySettings, StartRefusedError
+from extproc.app.parameters import ADDRESS, DURATION, REPLICA
+from extproc.routes.document import read_policy
+from extproc.routes.problems import PolicyError
+
+READABLE_FILE = click.Path(exists=True, dir_okay=False, readable=True, resolve_path=True, path_type=Path)
+
+
+@click.command()
+@click.option("--replica", "replicas", type=REPLICA, multiple=True, required=True, help="A server's origin; once per replica.")
+@click.option(
+    "--listen", type=ADDRESS, default="127.0.0.1:8080", show_default=True, help="Where clients connect; port 0 takes a free one."
+)
+@click.option("--admin", type=ADDRESS, default="127.0.0.1:9090", show_default=True, help="The processor's own HTTP interface.")
+@click.option("--policy", type=READABLE_FILE, help="The routes' policy; checked before anything starts.")
+@click.option("--token-file", type=READABLE_FILE, help="The secret that the replicas' guards expect.")
+@click.option("--replica-ca", type=READABLE_FILE, help="Authorities (PEM) for https replicas.  [default: the machine's]")
+@click.option("--envoy", type=click.Path(path_type=Path), help="Envoy's binary.  [default: the envoy extra's, else PATH]")
+@click.option("--processors", type=click.IntRange(1, PROCESSORS_MAX), default=1, show_default=True, help="Processor processes.")
+@click.option("--access-log", help="A file for Envoy's access log, or `stderr`.  [default: none]")
+@click.option(
+    "--drain-limit", type=DURATION, default="30s", show_default=True, help="How long a stop waits for running requests."
+)
+def up(
+    *,
+    replicas: tuple[ReplicaAddress, ...],
+    listen: Address,
+    admin: Address,
+    policy: Path | None,
+    token_file: Path | None,
+    replica_ca: Path | None,
+    envoy: Path | None,
+    processors: int,
+    access_log: str | None,
+    drain_limit: float,
+) -> None:
+    """Start the gateway in front of running servers.
+
+    Prints `ready URL` on stdout once a request would succeed; logs go to stderr. SIGTERM or Ctrl-C lets running requests end
+    first; a second one stops at once.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if len(set(replicas)) < len(replicas):
+        raise click.BadParameter("one of them is given twice", param_hint="--replica")
+    if policy is not None:
+        _require_valid_policy(policy)
+    try:
+        settings = GatewaySettings(
+            replicas=replicas,
+            listen=listen,
+            admin=admin,
+            policy=policy,
+            token_file=token_file,
+            replica_ca=replica_ca,
+            envoy=find_envoy(envoy),
+            processors=processors,
+            access_log=access_log if access_log in (None, "stderr") else str(Path(access_log).absolute()),
+            drain_limit_s=drain_limit,
+        )
+        asyncio.run(run_gateway(settings, announce=lambda url: click.echo(f"ready {url}")))
+    except (StartRefusedError, EnvoyMissingError, ChildDiedError, StoppedAtOnceError) as problem:
+        raise click.ClickException(str(problem)) from problem
+
+
+def _require_valid_policy(path: Path) -> None:
+    try:
+        read_policy(path.read_text(encoding="utf-8"), source=str(path))
+    except (PolicyError, UnicodeDecodeError) as problem:
+        raise click.ClickException(f"--policy {path}: {problem}") from problem
