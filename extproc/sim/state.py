@@ -1,0 +1,34 @@
+"""One replica's state: its engines, its armed faults, its log."""
+
+from dataclasses import dataclass, field
+
+from extproc.sim.engine import Engine
+from extproc.sim.faults import FaultBook
+from extproc.sim.request_log import RequestLog
+from extproc.sim.settings import MetricsMode, Settings
+
+
+@dataclass(slots=True)
+class Replica:
+    """What all routes of one replica share."""
+
+    settings: Settings
+    engines: tuple[Engine, ...] = field(init=False)
+    faults: FaultBook = field(default_factory=FaultBook)
+    log: RequestLog = field(init=False)
+    metrics: MetricsMode = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.engines = tuple(Engine(self.settings, str(number)) for number in range(self.settings.engines))
+        self.log = RequestLog(self.settings.record_limit)
+        self.metrics = self.settings.metrics
+        self.faults.arm(self.settings.faults)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.settings.model, *self.settings.adapters)
+
+    def abort_all(self) -> None:
+        """What vLLM does with its requests on SIGTERM (CASES K8-04)."""
+        for engine in self.engines:
+            engine.abort_all()
