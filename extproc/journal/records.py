@@ -1,17 +1,20 @@
 """What the journal holds: events in order, and the facts that they add up to (R4).
 
-Facts are derived, never written by themselves: ``fold`` is the only way from events to facts, for every store.
+Facts are derived, never written by themselves: ``fold_all`` is the only way from events to facts, for every store.
 Times are milliseconds of the wall clock, for people and retention only; nothing is decided by them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
 Detail = Mapping[str, str | int | float | bool | None]
-_NOTHING: Final[Detail] = MappingProxyType({})
+
+OPEN: Final = "open"
+"""What lists call a request that has no outcome yet."""
+PROCESSOR_LOST: Final = "processor_lost"
+"""Reason of an outcome that another processor wrote, because the one that served the request is gone."""
 
 
 class EventKind(StrEnum):
@@ -38,7 +41,7 @@ class JournalEvent:
     at_ms: int
     attempt_id: str | None = None
     replica: str | None = None
-    detail: Detail = _NOTHING
+    detail: Detail = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ class RequestFacts:
     reason: str | None = None
     error_code: str | None = None
     ended_at_ms: int | None = None
-    traits: Detail = field(default=_NOTHING)
+    traits: Detail = field(default_factory=dict)
 
 
 def admit(event: JournalEvent) -> RequestFacts:
@@ -94,10 +97,39 @@ def admit(event: JournalEvent) -> RequestFacts:
     )
 
 
+def fold_all(events: Sequence[JournalEvent]) -> RequestFacts | None:
+    """The facts that a request's events add up to; None where its first event is missing."""
+    if not events or events[0].kind is not EventKind.ADMITTED:
+        return None
+    facts = admit(events[0])
+    for event in events[1:]:
+        facts = fold(facts, event)
+    return facts
+
+
+def lost_event(facts: RequestFacts, at_ms: int) -> JournalEvent:
+    """The end of a request whose processor is gone; written by whoever finds it.
+
+    Nothing was delivered where the boundary was not recorded, since the record comes first. Where it was, how much arrived
+    is not known; it is claimed that something did (R3).
+    """
+    outcome = "interrupted" if facts.first_delta_sent else "failed"
+    detail: dict[str, str | int | float | bool | None] = {"outcome": outcome, "reason": PROCESSOR_LOST, "error_code": None}
+    if facts.first_delta_sent:
+        detail |= {"error_code": "upstream_decode_interrupted", "delivered_output_tokens": 0}
+        detail["delivered_output_tokens_source"] = "unknown"
+    return JournalEvent(request_id=facts.request_id, kind=EventKind.ENDED, at_ms=at_ms, detail=detail)
+
+
 def fold(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
     """The facts after one more event. Events of one request arrive in order."""
     rule = _FOLD.get(event.kind)
     return facts if rule is None else rule(facts, event)
+
+
+def _admitted_again(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
+    """The client sent the request again with its key after a run that delivered nothing (R11)."""
+    return replace(facts, phase="admitted", outcome=None, reason=None, error_code=None, ended_at_ms=None)
 
 
 def _attempt_started(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
@@ -159,6 +191,7 @@ def _text(event: JournalEvent, key: str) -> str | None:
 
 
 _FOLD: Final = {
+    EventKind.ADMITTED: _admitted_again,
     EventKind.ATTEMPT_STARTED: _attempt_started,
     EventKind.RESPONSE_STARTED: _response_started,
     EventKind.FIRST_DELTA_SENT: _first_delta_sent,

@@ -1,0 +1,112 @@
+"""PostgreSQL through asyncpg's pool: one connection a transaction.
+
+1. READ COMMITTED, and rows locked in the scripts: a script that waited for a row sees what the other one did to it.
+2. A script that PostgreSQL broke off to end a deadlock is run again, whole.
+3. Everything has a time limit. A server that doesn't answer is an unavailable one, never a wait without end.
+"""
+
+import asyncio
+from typing import Any, Final, Self
+
+import asyncpg
+
+from extproc.storage.migrations import pending, read_version
+from extproc.storage.script import Dialect, Result, Row, Script, ScriptFactory, Statement, StorageUnavailable, positional
+
+CONNECT_TIMEOUT_S: Final = 2.0
+TRANSACTION_TIMEOUT_S: Final = 2.0
+"""Of which a first delta waits at most this long before its request is refused."""
+CONNECTIONS_MAX: Final = 8
+RUNS_MAX: Final = 3
+MIGRATION_LOCK: Final = 0x6465_6C74_6166_656E
+"""Advisory lock, so that gateways that start together migrate one after the other ("deltafen")."""
+
+
+class PostgresDatabase:
+    """The Database interface over one PostgreSQL database. Build it with ``open``; use it from one event loop."""
+
+    dialect: Final = Dialect.POSTGRES
+
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]") -> None:
+        self._pool = pool
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        """Connect and bring the tables up to date. Raises StorageUnavailable, SchemaTooNew."""
+        try:
+            pool = await asyncpg.create_pool(
+                url,
+                min_size=1,
+                max_size=CONNECTIONS_MAX,
+                timeout=CONNECT_TIMEOUT_S,
+                server_settings={"application_name": "deltafence"},
+            )
+            async with pool.acquire() as connection, connection.transaction():
+                await _migrate(connection)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise _unavailable(error) from error
+        return cls(pool)
+
+    async def write(self, script: ScriptFactory[Result]) -> Result:
+        runs = 1
+        while True:
+            try:
+                return await self._run(script, read_only=False)
+            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+                if runs == RUNS_MAX:
+                    raise _unavailable(error) from error
+                runs += 1
+
+    async def read(self, script: ScriptFactory[Result]) -> Result:
+        return await self._run(script, read_only=True)
+
+    async def close(self) -> None:
+        try:
+            async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+
+    async def _run(self, script: ScriptFactory[Result], *, read_only: bool) -> Result:
+        try:
+            async with (
+                asyncio.timeout(CONNECT_TIMEOUT_S + TRANSACTION_TIMEOUT_S),
+                self._pool.acquire() as connection,
+                asyncio.timeout(TRANSACTION_TIMEOUT_S),
+                connection.transaction(readonly=read_only),
+            ):
+                return await _drive(connection, script())
+        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+            raise
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise _unavailable(error) from error
+
+
+async def _drive(connection: Any, script: Script[Result]) -> Result:  # asyncpg's pool proxy has no type of its own
+    try:
+        statement = next(script)
+        while True:
+            statement = script.send(await _run_statement(connection, statement))
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+
+
+async def _run_statement(connection: Any, statement: Statement) -> list[Row]:
+    text, names = positional(statement.folder.texts(Dialect.POSTGRES)[statement.name])
+    rows: list[Row] = await connection.fetch(text, *(statement.parameters[name] for name in names))
+    return rows
+
+
+async def _migrate(connection: Any) -> None:
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+    await connection.execute("CREATE TABLE IF NOT EXISTS schema_versions (version BIGINT PRIMARY KEY)")
+    version = await _drive(connection, read_version())
+    for number, statements in pending(Dialect.POSTGRES, version).items():
+        for statement in statements:
+            await connection.execute(statement)
+        await connection.execute("INSERT INTO schema_versions (version) VALUES ($1)", number)
+
+
+def _unavailable(error: BaseException) -> StorageUnavailable:
+    return StorageUnavailable(f"PostgreSQL: {str(error) or 'no answer in time'} ({type(error).__name__})")
