@@ -104,10 +104,10 @@ def _renamed(problem: Problem, prefix: str) -> Problem:
 
 def _joined(base: Layer | None, document: Document, *, source: str, prefix: str) -> Layer:
     merged: Document = {}
-    origins: dict[str, str] = {}
+    names: dict[str, str] = {}
     if base is not None:
         merge(merged, base.document)
-        origins |= {path: f"annotation {prefix}{DOCUMENT_KEY} of {source}" for path, _ in leaf_values(base.document)}
+        names |= {path: prefix + DOCUMENT_KEY for path, _ in leaf_values(base.document)}
     merge(merged, document)
-    origins |= {path: f"annotation {prefix}{annotation_key(path)} of {source}" for path, _ in leaf_values(document)}
-    return Layer(source=source, document=merged, origins=origins)
+    names |= {path: prefix + annotation_key(path) for path, _ in leaf_values(document)}
+    return Layer(source=source, document=merged, names=names)

@@ -39,12 +39,12 @@ class Layer:
     source: str
     """Where it came from, in words for people."""
     document: Document
-    origins: Mapping[str, str] = field(default_factory=dict)
-    """Leaf path to a more exact source, such as one annotation; a missing path came from ``source`` as such."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Leaf path to the annotation that sets it, where annotations do."""
 
     def origin(self, path: str) -> str:
-        """Where the value at a leaf path came from."""
-        return self.origins.get(path, self.source)
+        """Where the value at a leaf path came from, in words for people."""
+        return f"annotation {self.names[path]} of {self.source}" if path in self.names else self.source
 
 
 def read_layer(text: str, *, source: str) -> Layer:
@@ -176,6 +176,6 @@ def _check_relations(merged: Document, layer: Layer) -> None:
         if lower > upper:
             path = relation.upper if relation.lower not in named else relation.lower
             problem = f"{relation.lower} {lower} exceeds {relation.upper} {upper}"
-            problems.append(Problem(path=path, problem=problem, fix=relation.fix))
+            problems.append(Problem(path=layer.names.get(path, path), problem=problem, fix=relation.fix))
     if problems:
         raise PolicyError(*problems)

@@ -34,6 +34,8 @@ DEPTH_MAX: Final = 16
 
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_SCANNER_ERRORS: Final = (YAMLError, ValueError, OverflowError)
+"""The scanner answers an escape beyond Unicode, such as ``\\U99999999``, with Python's own errors."""
 _EXACT_INTEGER_MAX: Final = 2**53
 """Up to here a float that is whole is the integer that was meant."""
 
@@ -65,11 +67,11 @@ def read_tree(text: str) -> Tree:
         )
     try:
         return _document(YAML(typ="safe", pure=True).parse(text))
-    except YAMLError as error:
+    except _SCANNER_ERRORS as error:
         raise PolicyError(_syntax_problem(error)) from error
 
 
-def _syntax_problem(error: YAMLError) -> Problem:
+def _syntax_problem(error: Exception) -> Problem:
     mark = getattr(error, "problem_mark", None)
     where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
     said = getattr(error, "problem", None) or str(error).partition("\n")[0]
@@ -108,9 +110,7 @@ def _node(event: Event, events: Iterator[Event], path: str, depth: int) -> Tree:
 
 def _mapping(events: Iterator[Event], path: str, depth: int) -> dict[str, Tree]:
     mapping: dict[str, Tree] = {}
-    for event in events:
-        if isinstance(event, MappingEndEvent):
-            break
+    while not isinstance(event := next(events), MappingEndEvent):
         if not isinstance(event, ScalarEvent):
             raise PolicyError(Problem(path=path, problem="a key that is no plain word", fix="see docs/policy.md for the keys"))
         key_path = child_path(path, event.value)
@@ -122,9 +122,7 @@ def _mapping(events: Iterator[Event], path: str, depth: int) -> dict[str, Tree]:
 
 def _sequence(events: Iterator[Event], path: str, depth: int) -> list[Tree]:
     items: list[Tree] = []
-    for event in events:
-        if isinstance(event, SequenceEndEvent):
-            break
+    while not isinstance(event := next(events), SequenceEndEvent):
         items.append(_node(event, events, f"{path}[{len(items)}]", depth + 1))
     return items
 

@@ -33,7 +33,7 @@ class PolicyError(Exception):
 def shown(value: object) -> str:
     """A refused value in one short ASCII line, as JSON where it has such a form."""
     text = json.dumps(value, default=repr)
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "..."
 
 
 def child_path(path: str, key: str) -> str:

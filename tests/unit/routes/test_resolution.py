@@ -1,0 +1,140 @@
+"""One precedence, key by key; a refused source changes nothing; a repeated look-up costs nothing."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from extproc.decision.policy import DEFAULT_POLICY, Policy
+from extproc.routes.document import read_layer
+from extproc.routes.problems import PolicyError
+from extproc.routes.resolution import BUILT_IN, EffectivePolicy, PolicyResolver
+from extproc.routes.route_metadata import RouteObject
+from extproc.routes.schema import LEAVES
+
+MAX_ATTEMPTS = "on_upstream_failure.before_first_delta.max_attempts"
+
+
+class AnnotationsOfOneRoute:
+    """A stand-in for the Kubernetes watch."""
+
+    def __init__(self, **annotations: str) -> None:
+        self.revision = 1
+        self.current = annotations
+        self.asked: list[RouteObject] = []
+
+    def annotations(self, route_object: RouteObject) -> Mapping[str, str]:
+        self.asked.append(route_object)
+        return {f"deltafence.io/{key.replace('_', '-')}": value for key, value in self.current.items()}
+
+
+def metadata(*, annotations: Mapping[str, str] | None = None, policy: str | None = None) -> str:
+    copied = " ".join(
+        f'fields {{ key: "deltafence.{key}" value {{ string_value: "{value}" }} }}' for key, value in (annotations or {}).items()
+    )
+    named = "".join(
+        f'fields {{ key: "{key}" value {{ string_value: "{value}" }} }} '
+        for key, value in {"kind": "HTTPRoute", "namespace": "default", "name": "chat"}.items()
+    )
+    text = (
+        'filter_metadata { key: "envoy-gateway" value { fields { key: "resources" value { list_value { values { struct_value { '
+        f'{named} fields {{ key: "annotations" value {{ struct_value {{ {copied} }} }} }} }} }} }} }} }} }} }} '
+    )
+    if policy is not None:
+        text += (
+            f'filter_metadata {{ key: "deltafence" value {{ fields {{ key: "policy" value {{ string_value: "{policy}" }} }} }} }}'
+        )
+    return text
+
+
+def test_without_sources_the_built_in_defaults_are_in_force() -> None:
+    effective = PolicyResolver().resolve()
+    assert effective == EffectivePolicy(policy=DEFAULT_POLICY, sources=dict.fromkeys(LEAVES, BUILT_IN))
+
+
+def test_every_source_is_laid_over_the_ones_below_it_key_by_key() -> None:
+    resolver = PolicyResolver(
+        default=read_layer(
+            "{on_upstream_failure: {before_first_delta: {max_attempts: 1}}, tools: ledger, mode: observe, "
+            "lease: {ttl_ms: 20000}, retry_budget: {percent: 1}}",
+            source="file /etc/deltafence/policy.yaml",
+        ),
+        route_annotations=AnnotationsOfOneRoute(max_attempts="3", mode="enforce", lease_ttl_ms="21000", retry_budget_percent="2"),
+    )
+    effective = resolver.resolve(
+        route_metadata=metadata(
+            annotations={"max-attempts": "4", "lease-ttl-ms": "22000", "retry-budget-percent": "3"},
+            policy="{lease: {ttl_ms: 23000}, retry_budget: {percent: 4}}",
+        ),
+        initial_metadata='{"retry_budget": {"percent": 5}}',
+    )
+    assert effective.errors == ()
+    assert {path: source for path, source in effective.sources.items() if source != BUILT_IN} == {
+        "tools": "file /etc/deltafence/policy.yaml",
+        "mode": "annotation deltafence.io/mode of HTTPRoute default/chat",
+        MAX_ATTEMPTS: "annotation gateway.envoyproxy.io/deltafence.max-attempts of HTTPRoute default/chat",
+        "lease.ttl_ms": "route metadata deltafence.policy",
+        "retry_budget.percent": "initial metadata x-deltafence-policy",
+    }
+    policy = effective.policy
+    assert (policy.tools, policy.mode, policy.max_attempts, policy.lease.ttl_ms, policy.retry_budget.percent) == (
+        "ledger",
+        "enforce",
+        4,
+        23_000,
+        5,
+    )
+    assert effective.route_object == RouteObject(kind="HTTPRoute", namespace="default", name="chat")
+
+
+def test_a_refused_source_leaves_what_lies_below_and_above_it() -> None:
+    resolver = PolicyResolver(route_annotations=AnnotationsOfOneRoute(max_attempts="3"))
+    effective = resolver.resolve(
+        route_metadata=metadata(annotations={"max-attempts": "many", "tools": "ledger"}, policy="{lease: {ttl_ms: 1000}}"),
+        initial_metadata="{deadlines: {idle_ms: 2000}}",
+    )
+    assert effective.policy.max_attempts == 3
+    assert effective.policy.deadlines.idle_ms == 2_000
+    assert effective.policy.tools == "refuse"
+    assert [str(error).partition(";")[0] for error in effective.errors] == [
+        'route metadata: gateway.envoyproxy.io/deltafence.max-attempts: "many" is not a whole number',
+        "route metadata: lease.ttl_ms: lease.cancel_timeout_ms 2000 exceeds lease.ttl_ms 1000",
+    ]
+
+
+def test_unreadable_metadata_is_reported_and_the_rest_is_in_force() -> None:
+    effective = PolicyResolver().resolve(route_metadata="{", initial_metadata="tools: ledger")
+    assert effective.policy == Policy(tools=effective.policy.tools)
+    assert effective.policy.tools == "ledger"
+    assert [error.source for error in effective.errors] == ["route metadata"]
+
+
+def test_a_bad_initial_metadata_keeps_the_default_file() -> None:
+    resolver = PolicyResolver(default=read_layer("tools: ledger", source="file"))
+    effective = resolver.resolve(initial_metadata="tools: maybe")
+    assert effective.policy == resolver.default.policy
+    assert [error.source for error in effective.errors] == ["initial metadata x-deltafence-policy"]
+
+
+def test_a_default_file_that_contradicts_the_defaults_is_refused_at_start() -> None:
+    with pytest.raises(PolicyError, match="exceeds"):
+        PolicyResolver(default=read_layer("lease: {ttl_ms: 1000}", source="file"))
+
+
+def test_the_same_inputs_are_resolved_once() -> None:
+    annotations = AnnotationsOfOneRoute(max_attempts="3")
+    resolver = PolicyResolver(route_annotations=annotations)
+    text = metadata()
+    assert resolver.resolve(route_metadata=text) is resolver.resolve(route_metadata=text)
+    assert len(annotations.asked) == 1
+
+
+def test_a_changed_annotation_is_seen_at_once() -> None:
+    annotations = AnnotationsOfOneRoute(max_attempts="3")
+    resolver = PolicyResolver(route_annotations=annotations)
+    assert resolver.resolve(route_metadata=metadata()).policy.max_attempts == 3
+    annotations.current, annotations.revision = {"max_attempts": "1"}, 2
+    assert resolver.resolve(route_metadata=metadata()).policy.max_attempts == 1
+
+
+def test_without_kubernetes_a_named_object_says_nothing() -> None:
+    assert PolicyResolver().resolve(route_metadata=metadata()).policy == DEFAULT_POLICY
