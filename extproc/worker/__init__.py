@@ -2,3 +2,7 @@
 
 Imports contract/ and the pure decision/ only, and no third-party package, so that a model's image gains nothing.
 """
+
+from extproc.worker.guard import LeaseGuard
+
+__all__ = ["LeaseGuard"]
