@@ -2,9 +2,9 @@
 
 1. A line ends with LF, CR or CRLF, mixed or not, and nowhere else: U+2028, U+0085 and form feed are text (CASES SSE-01, SSE-06).
 2. An event ends with its blank line, at once. Where that line ends with the last CR of a chunk, the event is handed on without
-   waiting; if the next chunk begins with LF, that LF is no new line, and it travels in front of the next event (CASES SSE-02).
+   waiting; if the next chunk begins with LF, that LF is no new line: it comes as a blank of its own (CASES SSE-02).
 3. Bytes are never decoded, so a character cut in two by a chunk border is no special case (CASES SSE-07).
-4. The joined ``raw`` of all events, plus ``flush()``, is the input up to the end of the last whole event.
+4. The joined ``raw`` of all events is the input up to the end of the last whole event.
 """
 
 import re
@@ -22,9 +22,9 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One whole event, or a blank line between two.
+    """One whole event, or what may stand between two: a blank line, or the LF of a blank line that a chunk border tore.
 
-    ``raw``: all its bytes, in front of them the LF of the line end before it where a chunk border tore that CRLF.
+    ``raw``: all its bytes, with its blank line.
     ``name``: the value of ``event:``, empty where there is none.
     ``data``: its data lines joined by LF, each without one leading space; None where it has no data line.
     """
@@ -50,8 +50,7 @@ class Framer:
 
     def __init__(self, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._event_bytes_max = event_bytes_max
-        # Invariant: what came since the last whole event; exactly LF only where a CRLF was torn right after an event,
-        # for a lone LF would otherwise have been a blank line.
+        # Invariant: what came since the last whole event.
         self._held = bytearray()
         self._line_is_empty = True
         # Invariant: the last byte fed was a CR, so that a LF that comes next ends no line.
@@ -61,11 +60,7 @@ class Framer:
     @property
     def pending(self) -> int:
         """Bytes held of an unfinished event."""
-        return len(self._held) - len(self.flush())
-
-    def flush(self) -> bytes:
-        """At the stream's end: the LF that belongs to the last whole event, or nothing. An unfinished event is no one's."""
-        return b"\n" if self._held == b"\n" else b""
+        return len(self._held)
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that ``chunk`` completes, in order. Raises EventTooLarge."""
@@ -92,8 +87,12 @@ class Framer:
 
     def _feed_any(self, chunk: bytes) -> list[Event]:
         events: list[Event] = []
-        start = 0
-        line = 1 if self._torn and chunk.startswith(b"\n") else 0
+        start = line = 0
+        if self._torn and chunk.startswith(b"\n"):
+            line = 1
+            if not self._held:
+                events.append(Event(b"\n", b"", None))
+                start = 1
         for line_end in _LINE_END.finditer(chunk, line):
             if self._line_is_empty and line_end.start() == line:
                 raw = bytes(self._held) + chunk[start : line_end.end()]

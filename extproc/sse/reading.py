@@ -64,9 +64,9 @@ class StreamReader:
         self._ending: Ending | None = None
         self._error: UpstreamError | None = None
         self._last = False
-        # Invariant: the last event was left out and a LF of its line end may still come, which must be left out with it.
+        # Invariant: the latest event was left out and ended in a CR, so that a LF which comes next is left out with it.
         self._line_feed_is_left_out = False
-        # Invariant: the last event closed the stream with a CR, and its LF, if it comes, still belongs to it.
+        # Invariant: the answer's last event ended in a CR, so that a LF which comes next still belongs to it.
         self._line_feed_is_due = False
 
     @property
@@ -107,11 +107,9 @@ class StreamReader:
 
     def end(self) -> Batch:
         """The replica's stream ended, or fell silent after its finish. Without a finish ``ending`` stays None: it was cut."""
-        if self._ending is not None:
-            return self._batch(b"")
-        if self._answer.finished:
+        if self._ending is None and self._answer.finished:
             self._ending = Ending.FINISHED
-        return self._batch(b"" if self._line_feed_is_left_out else self._framer.flush())
+        return self._batch(b"")
 
     def _read(self, events: list[Event]) -> Batch:
         forward: list[bytes] = []
@@ -126,11 +124,11 @@ class StreamReader:
                     break
                 self._line_feed_is_left_out = event.raw.endswith(b"\r")
                 continue
-            raw = event.raw
             if self._line_feed_is_left_out:
                 self._line_feed_is_left_out = False
-                raw = raw.removeprefix(b"\n")
-            forward.append(raw)
+                if event.raw == b"\n":
+                    continue
+            forward.append(event.raw)
             if reading is NOTHING:
                 continue
             if reading.content:
@@ -143,7 +141,7 @@ class StreamReader:
             if reading.last:
                 self._ending = ending
                 self._last = True
-                self._line_feed_is_due = raw.endswith(b"\r")
+                self._line_feed_is_due = event.raw.endswith(b"\r")
                 break
         return self._batch(forward[0] if len(forward) == 1 else b"".join(forward), content=content, tokens=tokens)
 
