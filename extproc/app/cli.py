@@ -9,6 +9,9 @@ import sys
 from typing import Any, Final
 
 CLICK_COMMANDS: Final = {
+    "drain": "extproc.app.drain_command:drain",
+    "envoy-config": "extproc.app.envoy_config_command:envoy_config",
+    "policy": "extproc.app.policy_command:policy",
     "processor": "extproc.app.processor_command:processor",
     "up": "extproc.app.up:up",
 }
