@@ -43,6 +43,14 @@ class ProcessorSettings:
     drain_limit_s: float = 5.0
 
 
+async def run_processor(settings: ProcessorSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises OSError where an address can't be bound.
+
+    Assembled inside the loop: grpc.aio binds its server to the loop that is running when it is made.
+    """
+    await Processor(settings).run()
+
+
 class Processor:
     """The assembled process."""
 
@@ -70,7 +78,7 @@ class Processor:
         self._admin = AdminServer(journal=self._journal, is_ready=lambda: not self._draining)
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then drain. Raises OSError where an address can't be bound."""
+        """See run_processor."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped.set)

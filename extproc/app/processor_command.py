@@ -10,7 +10,7 @@ import uvloop
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.envoy_config import destination_of
 from extproc.app.parameters import ADDRESS, DURATION, REPLICA
-from extproc.app.processor import Processor, ProcessorSettings
+from extproc.app.processor import ProcessorSettings, run_processor
 from extproc.replicas.roster import Replica
 from extproc.routes.document import read_layer
 from extproc.routes.problems import PolicyError
@@ -55,7 +55,7 @@ def processor(
         drain_limit_s=drain_limit,
     )
     try:
-        uvloop.run(Processor(settings).run())
+        uvloop.run(run_processor(settings))
     except OSError as error:
         raise click.ClickException(str(error)) from error
 

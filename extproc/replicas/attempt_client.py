@@ -7,7 +7,7 @@ socket to the Envoy beside us costs less to open than a pool costs to reason abo
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -73,12 +73,12 @@ class AttemptConnection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are asyncio.Transport by shape, not by class.
+        self._transport = cast("asyncio.Transport", transport)
         if self._over:
-            transport.abort()
+            self._transport.abort()
             return
-        transport.writelines((self._request, self._body))
+        self._transport.writelines((self._request, self._body))
         self._body = b""
 
     def data_received(self, data: bytes) -> None:
