@@ -106,8 +106,8 @@ async def send() -> AsyncIterator[Send]:
         method: str = "POST",
     ) -> Exchange:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", f"host: {replica.address}", f"content-length: {len(data)}"]
-        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        fields = {"host": replica.address, "content-length": str(len(data))} | (headers or {})
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
         connection = socket.socket()
         opened.append(connection)
         connection.setblocking(False)
