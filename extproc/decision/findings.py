@@ -18,7 +18,7 @@ from extproc.decision.verdicts import (
     NextLook,
     Placement,
     Verdict,
-    seconds,
+    duration,
 )
 
 
@@ -106,7 +106,7 @@ def judge_failure(history: History, moment: Moment) -> tuple[History, Finding]:
             return history, Finding(verdict=Verdict.DEAD, evidence=words, cause=Cause.CONNECTION_REFUSED)
     look = Look.HEALTH if observation.outcome is Outcome.ANSWERED and observation.look is Look.METRICS else None
     if not history.has_answered:
-        since = seconds(moment.now_ms - was.since_ms)
+        since = duration(moment.now_ms - was.since_ms)
         return history, Finding(verdict=Verdict.STARTING, evidence=f"nothing has answered yet, for {since}; {words}", look=look)
     return history, unknown(history, moment, words, look=look)
 

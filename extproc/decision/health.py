@@ -26,7 +26,7 @@ from extproc.decision.verdicts import (
     NextLook,
     Placement,
     Verdict,
-    seconds,
+    duration,
 )
 
 _Rule = Callable[[History, Moment], tuple[History, Finding]]
@@ -53,7 +53,7 @@ def judge(
         evidence=finding.evidence,
         placement=finding.placement or PLACEMENT[finding.verdict],
         at_ms=now_ms,
-        since_ms=last.since_ms if last.verdict is finding.verdict else now_ms,
+        since_ms=last.since_ms if (last.verdict, last.cause) == (finding.verdict, finding.cause) else now_ms,
         next=ordinary if finding.look is None else NextLook(look=finding.look, at_ms=now_ms),
         cause=finding.cause,
     )
@@ -70,7 +70,7 @@ def current(judgement: Judgement, settings: HealthSettings, now_ms: int) -> Judg
         verdict=Verdict.UNKNOWN,
         placement=Placement.WITHHELD,
         since_ms=judgement.at_ms + settings.stale_after_ms,
-        evidence=f"not looked at for {seconds(age_ms)}; was {judgement.verdict}: {judgement.evidence}",
+        evidence=f"not looked at for {duration(age_ms)}; was {judgement.verdict}: {judgement.evidence}",
     )
 
 
@@ -127,12 +127,12 @@ def _judge_paused(history: History, moment: Moment) -> tuple[History, Finding]:
 def _judge_short_answer(history: History, moment: Moment) -> tuple[History, Finding]:
     observation, latest = moment.observation, history.latest
     if observation.is_ok:
-        return _judge_answered(history, moment, f"a short answer came in {seconds(observation.took_ms)}")
+        return _judge_answered(history, moment, f"a short answer came in {duration(observation.took_ms)}")
     if observation.outcome is Outcome.GAVE_WAY or observation.status == 429 or latest is None:
         return history, kept(history)
     if observation.outcome is Outcome.READ_TIMEOUT:
         tracks = history.tracks.after_no_answer(latest.page, moment.now_ms - observation.took_ms, moment.now_ms)
-        words = f"nothing runs or waits by its metrics, yet a short answer did not come in {seconds(observation.took_ms)}"
+        words = f"nothing runs or waits by its metrics, yet a short answer did not come in {duration(observation.took_ms)}"
         history = replace(history, tracks=tracks)
         if history.judgement.verdict in (Verdict.HUNG, Verdict.PAUSED):
             return history, kept(history)

@@ -8,7 +8,7 @@ server that no restart heals from being restarted for ever.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from extproc.decision.verdicts import Cause, Judgement, Verdict, seconds
+from extproc.decision.verdicts import Cause, Judgement, Verdict, duration
 
 HOUR_MS: Final = 3_600_000
 RECORD_MAX: Final = 64
@@ -92,12 +92,12 @@ def _due(judgement: Judgement, settings: LivenessSettings, now_ms: int) -> tuple
         case Verdict.DEAD, Cause.ENGINE_DEAD:
             if lasted_ms >= settings.engine_dead_after_ms:
                 return 0, words
-            return None, f"{words}; for {seconds(lasted_ms)}, of {seconds(settings.engine_dead_after_ms)} until it counts"
+            return None, f"{words}; for {duration(lasted_ms)}, of {duration(settings.engine_dead_after_ms)} until it counts"
         case Verdict.DEAD, _:
             spell_ms = settings.refused_after_ms + settings.answered_for_ms
             number, into_ms = divmod(lasted_ms, spell_ms)
             if into_ms >= settings.refused_after_ms:
                 return number, words
-            return None, f"{words}; for {seconds(into_ms)}, of {seconds(settings.refused_after_ms)} that a load may take"
+            return None, f"{words}; for {duration(into_ms)}, of {duration(settings.refused_after_ms)} that a load may take"
         case _:
             return None, words

@@ -7,7 +7,7 @@ from extproc.decision.exposition import Page, Series
 from extproc.decision.findings import Doubt, Finding, History, Moment, Reading, is_engine_dead, judge_failure, kept, unknown
 from extproc.decision.looks import Look
 from extproc.decision.stalls import NOTHING_TRACKED, Stall, find_stall, load_words, movement_words
-from extproc.decision.verdicts import Cause, Verdict, seconds
+from extproc.decision.verdicts import Cause, Verdict, duration
 
 
 def judge_metrics(history: History, moment: Moment) -> tuple[History, Finding]:
@@ -69,7 +69,7 @@ def _judge_idle(history: History, page: Page, moment: Moment) -> Finding:
         return Finding(verdict=history.doubt.verdict, evidence=f"{history.doubt.words}; {nothing}", look=look)
     if history.answered_at_ms is None:
         return Finding(verdict=Verdict.IDLE, evidence=f"{nothing}; no short answer was asked for yet", look=look)
-    ago = seconds(moment.now_ms - history.answered_at_ms)
+    ago = duration(moment.now_ms - history.answered_at_ms)
     return Finding(verdict=Verdict.IDLE, evidence=f"{nothing}; {history.answer_words} {ago} ago", look=look)
 
 
@@ -96,7 +96,7 @@ def _judge_stall(history: History, page: Page, stall: Stall, moment: Moment) -> 
     if not stall.track.is_proof(moment.now_ms, moment.settings):
         if was is Verdict.PAUSED:
             return history, kept(history)
-        grace = f"hung after {moment.settings.waits_min} waits and {seconds(moment.settings.hung_after_ms)}"
+        grace = f"hung after {moment.settings.waits_min} waits and {duration(moment.settings.hung_after_ms)}"
         return history, Finding(verdict=Verdict.SUSPECT, evidence=f"{stall.words} ({grace})", look=again or Look.HEALTH)
     if stall.missing:
         names = ", ".join(f"vllm:{series}" for series in stall.missing)
@@ -116,4 +116,4 @@ def _engine_words(history: History, page: Page, index: int, moment: Moment) -> s
     if history.previous is None or before is None:
         return f"{label}{load_words(engine)}; first reading"
     movement = movement_words(before, engine) or "nothing moved"
-    return f"{label}{load_words(engine)}; {movement} in {seconds(moment.now_ms - history.previous.at_ms)}"
+    return f"{label}{load_words(engine)}; {movement} in {duration(moment.now_ms - history.previous.at_ms)}"

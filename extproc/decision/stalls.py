@@ -11,7 +11,7 @@ from typing import Final
 
 from extproc.decision.backends import engine_key
 from extproc.decision.exposition import PROOF, EngineReading, Page, Series
-from extproc.decision.verdicts import Cause, HealthSettings, Knowledge, seconds
+from extproc.decision.verdicts import Cause, HealthSettings, Knowledge, duration
 
 Signature = Mapping[str, Mapping[Series, float]]
 
@@ -164,7 +164,7 @@ def _standing_engine(
     return Stall(
         cause=Cause.ENGINE_STANDS_STILL,
         track=track,
-        words=f"{label}{load_words(engine)}; nothing moved in {seconds(now_ms - track.still_since_ms)}{stand}",
+        words=f"{label}{load_words(engine)}; nothing moved in {duration(now_ms - track.still_since_ms)}{stand}",
         # Another gateway's requests may be there; that gateway then holds the proof, and nothing here waits for it.
         unprovable="no request of ours is there, and gauges freeze after a mass cancel" if is_nobody_there(knowledge) else "",
         missing=engine.missing(PROOF),
@@ -176,7 +176,7 @@ def _unheard_attempts(track: Track, knowledge: Knowledge, now_ms: int) -> Stall:
         cause=Cause.ATTEMPT_UNHEARD,
         track=track,
         words=f"0 running by its metrics, yet {knowledge.attempts_in_flight} of our attempts wait there; "
-        f"nothing moved or came in {seconds(now_ms - track.still_since_ms)}",
+        f"nothing moved or came in {duration(now_ms - track.still_since_ms)}",
     )
 
 
@@ -185,7 +185,7 @@ def _missing_answer(track: Track, now_ms: int) -> Stall:
         cause=Cause.NO_ANSWER_WHEN_IDLE,
         track=track,
         words=f"nothing runs or waits by its metrics, yet {track.waits} short answers did not come "
-        f"and nothing moved in {seconds(now_ms - track.still_since_ms)}",
+        f"and nothing moved in {duration(now_ms - track.still_since_ms)}",
     )
 
 

@@ -130,7 +130,7 @@ class NextLook:
 class Judgement:
     """A verdict with its evidence in words, and what to do next.
 
-    ``since_ms`` is when this verdict began, ``at_ms`` when it was last confirmed. ``cause`` goes with hung and dead.
+    ``since_ms`` is when this verdict began (of its cause, for hung and dead), ``at_ms`` when it was last confirmed.
     """
 
     verdict: Verdict
@@ -147,8 +147,10 @@ class Judgement:
         return self.placement is not Placement.WITHHELD
 
 
-def seconds(ms: float) -> str:
-    """A length of time for a person: ``0.4 s``, ``12 s``, ``3 min``."""
+def duration(ms: float) -> str:
+    """A length of time for a person: ``40 ms``, ``0.4 s``, ``12 s``, ``30 min``."""
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
     if ms < 10_000:
         return f"{ms / 1000:.1f} s"
     return f"{ms / 1000:.0f} s" if ms < 600_000 else f"{ms / 60_000:.0f} min"
