@@ -106,7 +106,7 @@ class AttemptTable:
         with self._transaction():
             self._connection.executemany(
                 "UPDATE attempts SET valid_until_ms = max(valid_until_ms, ?)"
-                " WHERE attempt_id = ? AND state = 'running' AND NOT revoked AND valid_until_ms > ?",
+                " WHERE attempt_id = ? AND state = 'running' AND valid_until_ms > ?",
                 ((valid_until_ms, attempt_id, now_ms) for attempt_id, valid_until_ms in leases),
             )
 
