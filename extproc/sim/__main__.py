@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
-    settings = parse_settings(sys.argv[1:])
+    settings = parse_settings(sys.argv[1:], environment=os.environ)
     if settings.die_with_parent:
         _die_with_parent()
     serve(settings, lambda port: _announce(f"listening {settings.host}:{port}"))

@@ -50,6 +50,8 @@ class What(StrEnum):
     ENGINE_DEATH = "engine_death"
     """The engine dies: every stream gets the in-band error, ``/health`` 503; ``delay_ms`` later (500 unless given) the process
     exits with status 0 (HL-11)."""
+    HANG = "hang"
+    """The engine stops all progress, for every request, until ``/sim/unhang``; ``/health`` stays 200 (HL-01)."""
     RESET = "reset"
     """RST."""
     CLOSE = "close"

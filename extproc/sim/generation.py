@@ -72,7 +72,7 @@ class Generation:
             self._is_finished = True
             await self.strikes.at(Where.BEFORE_FINISH)
         is_delta = event.kind is EventKind.DELTA or event.text != ""
-        if is_delta and self.strikes.find(Where.INSIDE_EVENT, self._deltas) is not None:
+        if is_delta and self.strikes.has(Where.INSIDE_EVENT, self._deltas):
             await self.publisher.publish(Event(EventKind.FRAGMENT, event.data[: len(event.data) // 2]))
             await self.strikes.at(Where.INSIDE_EVENT, self._deltas)
         await self.publisher.publish(event)
@@ -97,7 +97,7 @@ class Generation:
         length = () if self.strikes.is_body_cut else ((b"content-length", str(len(data)).encode()),)
         await self.publisher.start(200, JSON, length)
         await self.strikes.at(Where.AFTER_HEADERS)
-        half = len(data) // 2 if self.strikes.find(Where.MID_BODY) is not None else 0
+        half = len(data) // 2 if self.strikes.has(Where.MID_BODY) else 0
         if half > 0:
             await self.publisher.publish(Event(EventKind.FRAGMENT, data[:half]))
             await self.strikes.at(Where.MID_BODY)

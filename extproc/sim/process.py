@@ -116,8 +116,9 @@ class ReplicaProcess:
     async def set_metrics(self, mode: MetricsMode) -> None:
         await self._call("POST", "/sim/metrics", {"mode": mode})
 
-    async def hang(self) -> None:
-        await self._call("POST", "/sim/hang")
+    async def hang(self, engine: str | None = None) -> None:
+        """Stop the progress of all engines, or of the one with this label."""
+        await self._call("POST", "/sim/hang" if engine is None else f"/sim/hang?engine={engine}")
 
     async def unhang(self) -> None:
         await self._call("POST", "/sim/unhang")

@@ -1,12 +1,16 @@
 """What a replica is told at start: one dataclass, also written and read as command-line options."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from extproc.sim.faults import Fault, format_fault, parse_fault
+
+FAULTS_VARIABLE: Final = "DELTAFENCE_SIM_FAULTS"
+"""Environment variable: faults as for ``--fault``, separated by spaces."""
 
 
 class MetricsMode(StrEnum):
@@ -65,12 +69,13 @@ class Settings:
         return arguments
 
 
-def parse_settings(arguments: Sequence[str]) -> Settings:
-    """Read command-line arguments; exits with a usage message where they are wrong, as argparse does."""
+def parse_settings(arguments: Sequence[str], *, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """Read command-line arguments, and further faults from the environment; exits with a usage message where they are wrong."""
     parser = argparse.ArgumentParser(prog="python -m extproc.sim", description="A replica look-alike with a vLLM API.")
     for option in fields(Settings):
         parser.add_argument(_flag(option), dest=option.name, help=option.metadata["help"], **_reading(option))
-    read = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+    more = [f"--fault={text}" for text in environment.get(FAULTS_VARIABLE, "").split()]
+    read = {name: value for name, value in vars(parser.parse_args([*arguments, *more])).items() if value is not None}
     for name in ("adapters", "faults"):
         read[name] = tuple(read.get(name, ()))
     return Settings(**read)

@@ -48,18 +48,17 @@ class Strikes:
         """Whether a clean end may come before the announced length: then no length is announced."""
         return any(fault.what in (What.EOF, What.GARBAGE, What.DONE) for fault in self.faults)
 
-    def find(self, where: Where, deltas: int = 0) -> Fault | None:
-        return next((fault for fault in self.faults if fault.is_at(where, deltas)), None)
+    def has(self, where: Where, deltas: int = 0) -> bool:
+        return any(fault.is_at(where, deltas) for fault in self.faults)
 
     async def at(self, where: Where, deltas: int = 0) -> None:
         """Raises Struck, EngineError, EngineAborted; or never returns, where the connection or the process ends."""
-        fault = self.find(where, deltas)
-        if fault is None:
-            return
-        self.record.fault = fault.label
-        if fault.what is not What.ENGINE_DEATH:
-            await asyncio.sleep(fault.delay_ms / 1000)
-        await _ACTS[fault.what](self, fault)
+        for fault in self.faults:
+            if fault.is_at(where, deltas):
+                self.record.fault = fault.label
+                if fault.what is not What.ENGINE_DEATH:
+                    await asyncio.sleep(fault.delay_ms / 1000)
+                await _ACTS[fault.what](self, fault)
 
 
 async def _end_process(strikes: Strikes, fault: Fault) -> None:
@@ -99,6 +98,10 @@ async def _slow(strikes: Strikes, fault: Fault) -> None:
         strikes.sequence.slowness = fault.factor
 
 
+async def _hang(strikes: Strikes, fault: Fault) -> None:
+    strikes.engine.hang()
+
+
 async def _error_event(strikes: Strikes, fault: Fault) -> None:
     raise EngineError(fault.message or ENGINE_ERROR)
 
@@ -133,6 +136,7 @@ _ACTS: Final[dict[What, Callable[[Strikes, Fault], Awaitable[None]]]] = {
     What.EXIT: _end_process,
     What.FREEZE: _end_process,
     What.ENGINE_DEATH: _engine_death,
+    What.HANG: _hang,
     What.RESET: _end_connection,
     What.CLOSE: _end_connection,
     What.MALFORMED: _end_connection,

@@ -1,7 +1,7 @@
 import pytest
 
 from extproc.sim.faults import parse_fault
-from extproc.sim.settings import MetricsMode, Settings, parse_settings
+from extproc.sim.settings import FAULTS_VARIABLE, MetricsMode, Settings, parse_settings
 
 
 def test_settings_survive_the_command_line() -> None:
@@ -23,6 +23,12 @@ def test_settings_survive_the_command_line() -> None:
 def test_defaults_need_no_arguments() -> None:
     assert Settings().arguments() == []
     assert parse_settings([]) == Settings()
+
+
+def test_environment_adds_faults() -> None:
+    environment = {FAULTS_VARIABLE: "after_role:kill mid_decode:eof,deltas=1"}
+    settings = parse_settings(["--fault", "before_finish:abort"], environment=environment)
+    assert [fault.label for fault in settings.faults] == ["before_finish:abort", "after_role:kill", "mid_decode:eof"]
 
 
 @pytest.mark.parametrize("arguments", [["--fault", "nowhere:kill"], ["--metrics", "odd"], ["--tokens", "few"], ["--unknown"]])

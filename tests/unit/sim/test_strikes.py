@@ -198,6 +198,27 @@ async def test_slow_takes_its_factor(replica: ReplicaProcess, send: Send) -> Non
     assert chunks[-1]["at"] - chunks[0]["at"] >= 4 * 0.030
 
 
+async def test_two_faults_of_one_request_both_strike(replica: ReplicaProcess, send: Send) -> None:
+    await replica.set_faults(
+        Fault(where=Where.AFTER_FIRST_DELTA, what=What.SLOW, factor=2),
+        Fault(where=Where.AFTER_FIRST_DELTA, what=What.CLOSE),
+    )
+    exchange = await (await send(replica)).read_to_end()
+    assert (exchange.text, exchange.end) == ("r1:0 ", "cut")
+
+
+async def test_hang_at_a_place_stops_the_whole_engine(
+    replica: ReplicaProcess, send: Send, eventually: Callable[..., Awaitable]
+) -> None:
+    await replica.set_faults(Fault(where=Where.AFTER_FIRST_DELTA, what=What.HANG))
+    exchange = await send(replica)
+    await eventually(replica.state, lambda state: state["hung"] == ["0"])
+    await exchange.read_until(b"r1:0 ")
+    assert b"r1:1 " not in exchange.received
+    await replica.unhang()
+    assert (await exchange.read_to_end()).text == "r1:0 r1:1 r1:2 r1:3 r1:4 "
+
+
 @pytest.mark.parametrize(
     ("what", "status", "code"),
     [(What.KILL, None, -signal.SIGKILL), (What.EXIT, 3, 3), (What.EXIT, None, 0)],
