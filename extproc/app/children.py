@@ -1,20 +1,21 @@
 """Child processes that cannot outlive this one.
 
-Linux keeps the promise: each child asks the kernel for SIGKILL at its parent's death (prctl(2), PR_SET_PDEATHSIG), so not even a
-SIGKILL of the parent leaves one behind. The kernel means the parent *thread*, so children are started from the main thread only.
+Linux keeps the promise: each child asks the kernel for SIGKILL at its parent's death (exec_bound.py), so not even a SIGKILL of
+the parent leaves one behind. The kernel means the parent *thread*, so children are started from the main thread only.
 """
 
 import asyncio
-import ctypes
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-PR_SET_PDEATHSIG: Final = 1
+EXEC_BOUND: Final = Path(__file__).with_name("exec_bound.py")
 STDERR_FD: Final = 2
 
 Result = TypeVar("Result")
@@ -68,32 +69,21 @@ class Child:
 
 
 async def start_child(name: str, command: Sequence[str | os.PathLike[str]]) -> Child:
-    """Start a command whose output goes to our stderr, in a process group of its own so that Ctrl-C reaches only us.
+    """Start a command, named by its path, whose output goes to our stderr.
 
-    Raises OSError when it cannot be executed.
+    It has a process group of its own, so that Ctrl-C reaches only us. A command that cannot be executed ends with status 1, and
+    says why.
     """
     assert threading.current_thread() is threading.main_thread()
     process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", EXEC_BOUND, str(os.getpid())),
         *command,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=STDERR_FD,
         stderr=STDERR_FD,
         process_group=0,
-        preexec_fn=_die_with_parent(),
     )
     return Child(name=name, process=process)
-
-
-def _die_with_parent() -> Callable[[], None]:
-    """What the child runs between fork and exec; everything it needs is looked up before the fork."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        if prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
-            os._exit(127)
-
-    return die_with_parent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,7 +102,6 @@ class ChildGroup:
         await asyncio.gather(*(child.stop(grace_s=self.grace_s) for child in self.members))
 
     async def start(self, name: str, command: Sequence[str | os.PathLike[str]]) -> Child:
-        """Raises OSError when the command cannot be executed."""
         child = await start_child(name, command)
         self.members.append(child)
         return child

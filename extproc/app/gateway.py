@@ -20,7 +20,7 @@ from extproc.app.addresses import Address
 from extproc.app.children import Child, ChildGroup
 from extproc.app.envoy_config import EnvoySettings, render
 from extproc.app.envoy_process import EnvoyAdmin, envoy_command
-from extproc.app.gateway_settings import GatewaySettings, StartRefusedError, free_port, run_directory
+from extproc.app.gateway_settings import GatewaySettings, free_port, run_directory
 from extproc.app.stop_signals import StopSignals
 
 POLL_S: Final = 0.05
@@ -75,10 +75,7 @@ async def start_gateway(settings: GatewaySettings, directory: Path, children: Ch
         await children.start(f"processor {number}", settings.processor_arguments(envoy_settings, number))
         for number in range(1, settings.processors + 1)
     ]
-    try:
-        envoy = await children.start("Envoy", envoy_command(settings.envoy, config, concurrency=settings.envoy_concurrency))
-    except OSError as refusal:
-        raise StartRefusedError(f"cannot execute Envoy: {refusal}") from refusal
+    envoy = await children.start("Envoy", envoy_command(settings.envoy, config, concurrency=settings.envoy_concurrency))
     return Gateway(
         settings=settings,
         envoy_settings=envoy_settings,

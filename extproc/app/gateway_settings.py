@@ -59,7 +59,10 @@ class GatewaySettings:
             raise StartRefusedError(str(refusal)) from refusal
 
     def processor_arguments(self, envoy: EnvoySettings, number: int) -> list[str]:
-        """The command line of processor ``number``, from 1; only the first has an HTTP interface."""
+        """The command line of processor ``number``, from 1; only the first has an HTTP interface.
+
+        Its own drain limit is 0: it is told to stop when the running requests have had their time.
+        """
         optional = {
             "--admin": self.admin if number == 1 else None,
             "--policy": self.policy,
@@ -69,6 +72,7 @@ class GatewaySettings:
             *self.processor_command,
             *("--socket", str(envoy.processor_sockets[number - 1])),
             *("--egress", str(envoy.egress_socket)),
+            *("--drain-limit", "0s"),
             *(word for replica in self.replicas for word in ("--replica", str(replica))),
             *(word for option, value in optional.items() if value is not None for word in (option, str(value))),
         ]
