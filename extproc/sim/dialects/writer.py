@@ -105,8 +105,11 @@ class Writer(ABC):
         return [event for choice in range(self.request.choices) for event in self.piece(choice, Stop(), finish)]
 
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)  # json.dumps would make one for each event
+
+
 def encode_json(document: Any) -> bytes:  # noqa: ANN401  (any JSON)
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(document).encode()
 
 
 def data_event(kind: EventKind, document: Json, text: str = "") -> Event:
