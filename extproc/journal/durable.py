@@ -125,7 +125,7 @@ class DurableJournal:
 
     async def _flush_all(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting or self._down is not None:
                 batch = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
                 if not await self._store(batch):
                     break
@@ -135,8 +135,11 @@ class DurableJournal:
             self._flush_later(RETRY_S)
 
     async def _store(self, batch: Sequence[_Waiting]) -> bool:
+        """Whether the database took it. An empty batch asks whether the database is back."""
         items = [waiting.item for waiting in batch]
         try:
+            if not items:
+                await self._owner.announce()
             refused = await self._database.write(lambda: transactions.store_events(self._owner.processor_id, items))
         except StorageUnavailable as error:
             self._went_down(str(error), batch)

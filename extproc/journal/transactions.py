@@ -5,7 +5,7 @@ recorded and a take-over that is being made, one waits for the other and then se
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +21,11 @@ SQL: Final = StatementFolder(Path(str(files("extproc.journal"))) / "sql")
 EVENT_BYTES: Final = 200
 """What an event takes besides its detail, rows of both tables and their indexes together."""
 
+_EventRow = tuple[int, str, str, int, str | None, str | None, str]
+"""Number, request id, kind, time, attempt id, replica, detail."""
+_RequestRow = tuple[str, int, str | None, int]
+"""Request id, time of the last event, outcome if it ended, bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class NumberedEvent:
@@ -35,13 +40,14 @@ def store_events(owner: str, batch: Sequence[NumberedEvent]) -> Script[frozenset
     admitted = [[item.event.request_id, item.event.at_ms] for item in batch if item.event.kind is EventKind.ADMITTED]
     if admitted:
         yield SQL("admit_requests", owner=owner, admitted=_json(admitted))
-    touched = _touched(item.event for item in batch)
-    rows = yield SQL("touch_requests", owner=owner, touched=_json(touched))
-    owned = frozenset(str(row[0]) for row in rows)
-    events = [_event_row(item) for item in batch if item.event.request_id in owned]
+    rows = [_event_row(item) for item in batch]
+    touched = _touched(batch, rows)
+    found = yield SQL("touch_requests", owner=owner, touched=_json(list(touched.values())))
+    owned = frozenset(str(row[0]) for row in found)
+    events = [row for row in rows if row[1] in owned]
     if events:
         yield SQL("insert_events", owner=owner, events=_json(events))
-    return frozenset(item.event.request_id for item in batch) - owned
+    return frozenset(touched) - owned
 
 
 def select_events(request_ids: Sequence[str]) -> Script[dict[str, tuple[JournalEvent, ...]]]:
@@ -99,24 +105,22 @@ def delete_requests(request_ids: Sequence[str]) -> Script[None]:
         yield SQL(name, request_ids=_json(request_ids))
 
 
-def _touched(events: Iterable[JournalEvent]) -> list[list[str | int | None]]:
-    """Per request: id, time of its last event, outcome if it ended, bytes. One row a request, as UPDATE ... FROM demands."""
-    touched: dict[str, list[str | int | None]] = {}
-    for event in events:
-        row = touched.setdefault(event.request_id, [event.request_id, 0, None, 0])
-        row[1] = event.at_ms
-        if event.kind is EventKind.ENDED:
-            row[2] = str(event.detail.get("outcome"))
-        stored_bytes = row[3]
-        assert isinstance(stored_bytes, int)
-        row[3] = stored_bytes + EVENT_BYTES + len(_detail(event))
-    return list(touched.values())
-
-
-def _event_row(item: NumberedEvent) -> list[str | int | None]:
+def _event_row(item: NumberedEvent) -> _EventRow:
     event = item.event
     replica = event.replica.replace("\0", "") if event.replica else None
-    return [item.number, event.request_id, str(event.kind), event.at_ms, event.attempt_id, replica, _detail(event)]
+    return (item.number, event.request_id, event.kind.value, event.at_ms, event.attempt_id, replica, _json(dict(event.detail)))
+
+
+def _touched(batch: Sequence[NumberedEvent], rows: Sequence[_EventRow]) -> dict[str, _RequestRow]:
+    """What a batch changes of its requests. One row a request, as UPDATE ... FROM demands."""
+    touched: dict[str, _RequestRow] = {}
+    for item, row in zip(batch, rows, strict=True):
+        event = item.event
+        _, _, outcome, stored_bytes = touched.get(event.request_id, (event.request_id, 0, None, 0))
+        if event.kind is EventKind.ENDED:
+            outcome = str(event.detail.get("outcome"))
+        touched[event.request_id] = (event.request_id, event.at_ms, outcome, stored_bytes + EVENT_BYTES + len(row[6]))
+    return touched
 
 
 def _decode_event(row: Row) -> JournalEvent:
@@ -131,10 +135,9 @@ def _decode_event(row: Row) -> JournalEvent:
     )
 
 
-def _detail(event: JournalEvent) -> str:
-    """ASCII only, so that what PostgreSQL's text can't hold (NUL, lone surrogates) arrives as escapes."""
-    return _json(dict(event.detail))
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    """ASCII only, so that what PostgreSQL's text can't hold (NUL, lone surrogates) arrives as escapes."""
+    return _encode(value)

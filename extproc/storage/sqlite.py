@@ -164,7 +164,8 @@ def _in_transaction(connection: sqlite3.Connection, begin: str, work: Callable[[
     connection.execute(begin)
     try:
         result = work()
-        connection.execute("COMMIT")
+        if connection.in_transaction:
+            connection.execute("COMMIT")
     except BaseException:
         # SQLite rolls back by itself on some errors (a full disk), and a second ROLLBACK would be an error of its own.
         if connection.in_transaction:
@@ -174,17 +175,21 @@ def _in_transaction(connection: sqlite3.Connection, begin: str, work: Callable[[
 
 
 def _run_group(connection: sqlite3.Connection, jobs: list[_Job[Any]]) -> None:
+    """Every statement gives the interpreter's lock away and has to win it back from a busy event loop, so there are few."""
     run = _runner(connection)
+    alone = len(jobs) == 1
     for job in jobs:
-        connection.execute("SAVEPOINT script")
+        if not alone:
+            connection.execute("SAVEPOINT script")
         try:
             job.result = run_script(job.script(), run)
         except Exception as error:
             if isinstance(error, sqlite3.Error) and not isinstance(error, _SCRIPT_FAULTS):
                 raise
             job.error = error
-            connection.execute("ROLLBACK TO script")
-        connection.execute("RELEASE script")
+            connection.execute("ROLLBACK" if alone else "ROLLBACK TO script")
+        if not alone:
+            connection.execute("RELEASE script")
 
 
 def _settle_group(jobs: list[_Job[Any]]) -> None:

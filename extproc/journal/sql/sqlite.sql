@@ -8,7 +8,7 @@ ON CONFLICT (request_id) DO NOTHING
 UPDATE requests SET
     changed_at_ms = batch.changed_at_ms,
     outcome = coalesce(batch.outcome, requests.outcome),
-    stored_bytes = stored_bytes + batch.stored_bytes
+    stored_bytes = requests.stored_bytes + batch.stored_bytes
 FROM (
     SELECT
         json_extract(value, '$[0]') AS request_id,

@@ -11,3 +11,6 @@ DELETE FROM processors WHERE processor_id = :processor_id
 
 -- name: forget_processors
 DELETE FROM processors WHERE alive_until_ms < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - :kept_ms::bigint
+
+-- name: select_processors
+SELECT processor_id FROM processors ORDER BY processor_id

@@ -11,3 +11,6 @@ DELETE FROM processors WHERE processor_id = :processor_id
 
 -- name: forget_processors
 DELETE FROM processors WHERE alive_until_ms < CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - :kept_ms
+
+-- name: select_processors
+SELECT processor_id FROM processors ORDER BY processor_id

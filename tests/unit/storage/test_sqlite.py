@@ -1,0 +1,88 @@
+"""What is particular to SQLite: group commit, a full disk, other processes on the file."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from extproc.storage.migrations import SQL
+from extproc.storage.script import Script, StorageUnavailable
+from extproc.storage.sqlite import SqliteDatabase
+
+
+def keep_alive(processor_id: str) -> Script[None]:
+    yield SQL("keep_alive", processor_id=processor_id, ttl_ms=1_000)
+
+
+def names() -> Script[list[str]]:
+    rows = yield SQL("select_processors")
+    return [str(row[0]) for row in rows]
+
+
+async def test_writes_that_wait_together_share_one_transaction(tmp_path: Path):
+    database = await SqliteDatabase.open(tmp_path / "journal.db")
+    with sqlite3.connect(tmp_path / "journal.db", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")  # holds the first group back while the others gather
+        first = asyncio.ensure_future(database.write(lambda: keep_alive("proc_first")))
+        rest = [asyncio.ensure_future(database.write(lambda n=n: keep_alive(f"proc_{n:03d}"))) for n in range(100)]
+        await asyncio.sleep(0)
+        before = other.execute("PRAGMA data_version").fetchone()[0]
+        other.execute("COMMIT")
+        await asyncio.gather(first, *rest)
+        after = other.execute("PRAGMA data_version").fetchone()[0]
+    other.close()
+    # data_version moves once per look, however many commits there were, so the number of commits is read from the WAL's frames:
+    # a hundred single commits would leave at least a hundred.
+    assert after != before
+    frames = ((tmp_path / "journal.db-wal").stat().st_size - 32) // (4096 + 24)
+    assert len(await database.read(names)) == 101
+    assert frames < 50
+    await database.close()
+
+
+async def test_a_full_disk_is_unavailable_and_stores_nothing_of_the_group(tmp_path: Path):
+    database = await SqliteDatabase.open(tmp_path / "journal.db")
+    await database.close()
+    size = (tmp_path / "journal.db").stat().st_size
+    database = await SqliteDatabase.open(tmp_path / "journal.db", bytes_max=size)
+
+    def fill() -> Script[None]:
+        for number in range(1_000):
+            yield SQL("keep_alive", processor_id=f"proc_{number}_" + "x" * 100, ttl_ms=1_000)
+
+    with pytest.raises(StorageUnavailable, match="SQLITE_FULL"):
+        await database.write(fill)
+    assert await database.read(names) == []
+    await database.write(lambda: keep_alive("proc_small"))
+    assert await database.read(names) == ["proc_small"]
+    await database.close()
+
+
+async def test_readers_do_not_wait_for_a_writer_in_another_process(tmp_path: Path):
+    database = await SqliteDatabase.open(tmp_path / "journal.db")
+    await database.write(lambda: keep_alive("proc_a"))
+    other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("DELETE FROM processors")
+    assert await database.read(names) == ["proc_a"]
+    other.execute("COMMIT")
+    other.close()
+    assert await database.read(names) == []
+    await database.close()
+
+
+async def test_a_write_whose_caller_gave_up_is_carried_out(tmp_path: Path):
+    database = await SqliteDatabase.open(tmp_path / "journal.db")
+    abandoned = asyncio.ensure_future(database.write(lambda: keep_alive("proc_a")))
+    await asyncio.sleep(0)
+    abandoned.cancel()
+    await database.write(lambda: keep_alive("proc_b"))
+    assert await database.read(names) == ["proc_a", "proc_b"]
+    await database.close()
+
+
+async def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path):
+    (tmp_path / "journal.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
+    with pytest.raises(StorageUnavailable, match="not a database"):
+        await SqliteDatabase.open(tmp_path / "journal.db")
