@@ -35,5 +35,8 @@ test-unit: setup ## unit tests, seconds
 bench: setup ## CPU per delta and time to first token beside a no-op ext_proc and Envoy alone; out/bench.json
 	$(BIN)/python -m bench
 
+demo: setup ## run the main job for real: faults on purpose, one line each
+	$(BIN)/deltafence demo
+
 clean: ## remove the virtual environment and generated files
 	rm -rf $(VENV) out extproc/processor/ext_proc_pb2.py extproc/processor/ext_proc_pb2.pyi

@@ -9,6 +9,7 @@ import sys
 from typing import Any, Final
 
 CLICK_COMMANDS: Final = {
+    "demo": "extproc.app.demonstration.run:demo",
     "drain": "extproc.app.drain_command:drain",
     "envoy-config": "extproc.app.envoy_config_command:envoy_config",
     "policy": "extproc.app.policy_command:policy",
