@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -28,15 +29,8 @@ class Contender:
 def deltafence(upstream_port: int, folder: Path) -> Iterator[Contender]:
     """``deltafence up`` as a user starts it; all its processes but Envoy are the processor's share."""
     port, admin_port, log = free_port(), free_port(), folder / "deltafence.log"
-    options = [
-        "--replica",
-        f"http://127.0.0.1:{upstream_port}",
-        "--listen",
-        f"127.0.0.1:{port}",
-        "--admin",
-        f"127.0.0.1:{admin_port}",
-    ]
-    with running([_BIN / "deltafence", "up", *options], log) as child:
+    addresses = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}"]
+    with running([_BIN / "deltafence", "up", "--replica", f"http://127.0.0.1:{upstream_port}", *addresses], log) as child:
         word, _, url = read_line(child, log).strip().partition(" ")
         assert (word, urllib.parse.urlsplit(url).port) == ("ready", port), f"unexpected line: {word} {url}"
         pids = measure.family(child.pid)
@@ -50,12 +44,15 @@ def deltafence(upstream_port: int, folder: Path) -> Iterator[Contender]:
 @contextmanager
 def echo(upstream_port: int, folder: Path) -> Iterator[Contender]:
     """Envoy with a no-op external processor in Python (echo.py)."""
-    port, socket = free_port(), folder / "echo.sock"
-    with (
-        running_module("bench.echo", str(socket), log=folder / "echo.log") as processor,
-        _envoy(envoy_config.with_echo(port, upstream_port, str(socket)), port, folder / "envoy_echo") as envoy_pid,
-    ):
-        yield Contender(port=port, processor_pids=(processor.pid,), envoy_pids=(envoy_pid,))
+    port = free_port()
+    # Not in folder: a socket's path holds 107 bytes and no more.
+    with tempfile.TemporaryDirectory() as short_path:
+        socket = f"{short_path}/echo.sock"
+        with (
+            running_module("bench.echo", socket, log=folder / "echo.log") as processor,
+            _envoy(envoy_config.with_echo(port, upstream_port, socket), port, folder / "envoy_echo") as envoy_pid,
+        ):
+            yield Contender(port=port, processor_pids=(processor.pid,), envoy_pids=(envoy_pid,))
 
 
 @contextmanager

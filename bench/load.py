@@ -1,8 +1,8 @@
 """The load generator: counts events and takes their times, and does nothing else per delta.
 
-``python -m bench.load '{"port": N, "scenario": {...}}'`` prints three JSON lines: ``{"mark": "start", "deltas": n}`` and
-``{"mark": "end", "deltas": n}`` at the edges of what counts, for the caller to read other processes' CPU time at, then the
-result (``Result``).
+``python -m bench.load '{"port": N, "scenario": {...}}'`` prints three JSON lines: ``{"mark": "start", "deltas": n,
+"pieces": n}`` and the same with ``end`` at the edges of what counts, for the caller to read other processes' CPU time at, then
+the result (``Result``).
 """
 
 import asyncio
@@ -29,6 +29,8 @@ class Result:
     ttft_ms: list[float] = field(default_factory=list)
     gaps_ms: list[float] = field(default_factory=list)
     deltas: int = 0
+    pieces: int = 0
+    """Arrivals with deltas in them: fewer than deltas where something on the way has merged them."""
     finished: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     cpu_s: float = 0
@@ -73,6 +75,7 @@ class Client(asyncio.Protocol):
             return
         now_s = time.perf_counter()
         self.result.deltas += self.delivered(self.events) - self.delivered(before)
+        self.result.pieces += 1
         if self.last_s is None:
             self.result.ttft_ms.append((now_s - self.sent_s) * 1000)
         else:
@@ -173,7 +176,7 @@ class Load:
         return client
 
     def mark(self, name: str) -> None:
-        print(json.dumps({"mark": name, "deltas": self.result.deltas}), flush=True)
+        print(json.dumps({"mark": name, "deltas": self.result.deltas, "pieces": self.result.pieces}), flush=True)
 
 
 def main() -> None:

@@ -37,5 +37,5 @@ def _stat_fields(pid: int) -> list[str]:
     """From ``state`` on; the name before it is in parentheses and may hold anything."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return ["X"] + ["0"] * 50  # ended since it was listed

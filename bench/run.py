@@ -17,6 +17,7 @@ class Measurement:
     """One contender under one load, all rounds together; CPU and deltas belong to the same stretch of time."""
 
     deltas: int = 0
+    pieces: int = 0
     wall_s: float = 0
     processor_cpu_s: float = 0
     envoy_cpu_s: float = 0
@@ -34,6 +35,7 @@ class Measurement:
         return {
             "processor_us_per_delta": _per_delta_us(self.processor_cpu_s, self.deltas),
             "envoy_us_per_delta": _per_delta_us(self.envoy_cpu_s, self.deltas),
+            "deltas_per_piece": round(self.deltas / self.pieces, 2) if self.pieces else None,
             "deltas_per_s": round(self.deltas / self.wall_s),
             "ttft_p50_ms": percentile(self.ttft_ms, 0.50),
             "ttft_p99_ms": percentile(self.ttft_ms, 0.99),
@@ -67,6 +69,7 @@ def run_round(contender: Contender, scenario: Scenario, upstream_pid: int, folde
         measurement.envoy_rss_mib = max(measurement.envoy_rss_mib, measure.rss_mib(contender.envoy_pids))
         result = read_json(load, log)
     measurement.deltas += end["deltas"] - start["deltas"]
+    measurement.pieces += end["pieces"] - start["pieces"]
     measurement.wall_s += after.at_s - before.at_s
     measurement.processor_cpu_s += after.processor_s - before.processor_s
     measurement.envoy_cpu_s += after.envoy_s - before.envoy_s
