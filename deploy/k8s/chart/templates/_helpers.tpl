@@ -1,0 +1,191 @@
+{{/* Names and pieces that several objects share. */}}
+
+{{- define "deltafence.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "deltafence.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains (include "deltafence.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "deltafence.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "deltafence.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "deltafence.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "deltafence.labels" -}}
+{{ include "deltafence.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
+{{- end -}}
+
+{{- define "deltafence.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "deltafence.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "deltafence.image" -}}
+{{- $tag := default .Chart.AppVersion .Values.image.tag -}}
+{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.repository }}:{{ $tag }}{{ end -}}
+{{- end -}}
+
+{{- define "deltafence.envoyImage" -}}
+{{- with .Values.envoy.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The servers' origins, as a JSON list. */}}
+{{- define "deltafence.replicas" -}}
+{{- if .Values.upstream.urls -}}
+{{- .Values.upstream.urls | toJson -}}
+{{- else -}}
+{{- $namespace := default .Release.Namespace .Values.upstream.service.namespace -}}
+{{- list (printf "http://%s.%s.svc:%d" .Values.upstream.service.name $namespace (int .Values.upstream.service.port)) | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Envoy and processor share sockets that open for their owner only; Istio's proxy always runs as 1337. */}}
+{{- define "deltafence.uid" -}}
+{{- if eq .Values.mode "istio" }}1337{{ else }}{{ .Values.runAsUser | int64 }}{{ end -}}
+{{- end -}}
+
+{{- define "deltafence.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: {{ include "deltafence.uid" . }}
+runAsGroup: {{ include "deltafence.uid" . }}
+fsGroup: {{ include "deltafence.uid" . }}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "deltafence.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+runAsUser: {{ include "deltafence.uid" . }}
+runAsGroup: {{ include "deltafence.uid" . }}
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{/* Where the pods run: Envoy Gateway's may have a namespace of their own. */}}
+{{- define "deltafence.podNamespace" -}}
+{{- if eq .Values.mode "envoyGateway" }}{{ .Values.envoyGateway.proxyNamespace }}{{ else }}{{ .Release.Namespace }}{{ end -}}
+{{- end -}}
+
+{{- define "deltafence.configMapName" -}}
+{{ include "deltafence.fullname" . }}
+{{- end -}}
+
+{{/* The processor's containers: the same in every mode. */}}
+{{- define "deltafence.processorContainers" -}}
+{{- range $number := until (int .Values.processor.count) }}
+{{- $admin := add 9090 $number }}
+- name: processor{{ if $number }}-{{ add1 $number }}{{ end }}
+  image: {{ include "deltafence.image" $ }}
+  imagePullPolicy: {{ $.Values.image.pullPolicy }}
+  args:
+  - processor
+  - --socket=/run/deltafence/processor-{{ add1 $number }}.sock
+  - --egress=/run/deltafence/egress.sock
+  - --admin=0.0.0.0:{{ $admin }}
+  {{- range fromJsonArray (include "deltafence.replicas" $) }}
+  - --replica={{ . }}
+  {{- end }}
+  {{- if $.Values.policy }}
+  - --policy=/etc/deltafence/policy.yaml
+  {{- end }}
+  {{- if $.Values.guard.existingSecret }}
+  - --token-file=/etc/deltafence-guard/{{ $.Values.guard.key }}
+  {{- end }}
+  - --max-request-bytes={{ $.Values.processor.maxRequestBytes | int64 }}
+  - --max-streams={{ $.Values.processor.maxStreams | int64 }}
+  {{- if eq $.Values.mode "standalone" }}
+  - --drain-limit={{ $.Values.drain.endSeconds | int64 }}s
+  {{- else }}
+  - --drain-limit={{ sub ($.Values.drain.limitSeconds | int64) ($.Values.drain.settleSeconds | int64) }}s
+  {{- end }}
+  {{- range $.Values.processor.extraArgs }}
+  - {{ . | quote }}
+  {{- end }}
+  ports:
+  - {name: admin{{ if $number }}-{{ add1 $number }}{{ end }}, containerPort: {{ $admin }}}
+  startupProbe:
+    httpGet: {path: /livez, port: {{ $admin }}}
+    periodSeconds: 1
+    failureThreshold: 60
+  readinessProbe:
+    httpGet: {path: /readyz, port: {{ $admin }}}
+    periodSeconds: 5
+  livenessProbe:
+    httpGet: {path: /livez, port: {{ $admin }}}
+    periodSeconds: 10
+    timeoutSeconds: 5
+  lifecycle:
+    preStop:
+      {{- if eq $.Values.mode "standalone" }}
+      exec:
+        command:
+        - deltafence
+        - drain
+        - --envoy-admin=/run/deltafence/envoy-admin.sock
+        - --settle={{ $.Values.drain.settleSeconds | int64 }}s
+        - --limit={{ $.Values.drain.limitSeconds | int64 }}s
+      {{- else }}
+      # The proxy that somebody else runs drains itself; until load balancers know, requests still come and are served.
+      sleep: {seconds: {{ $.Values.drain.settleSeconds | int64 }}}
+      {{- end }}
+  resources: {{- toYaml $.Values.processor.resources | nindent 4 }}
+  securityContext: {{- include "deltafence.containerSecurityContext" $ | nindent 4 }}
+  volumeMounts:
+  - {name: deltafence-run, mountPath: /run/deltafence}
+  - {name: deltafence-config, mountPath: /etc/deltafence, readOnly: true}
+  {{- if $.Values.guard.existingSecret }}
+  - {name: deltafence-guard, mountPath: /etc/deltafence-guard, readOnly: true}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "deltafence.volumes" -}}
+- name: deltafence-run
+  emptyDir: {medium: Memory, sizeLimit: 16Mi}
+- name: deltafence-config
+  configMap: {name: {{ include "deltafence.configMapName" . }}}
+{{- if .Values.guard.existingSecret }}
+- name: deltafence-guard
+  secret: {secretName: {{ .Values.guard.existingSecret }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
+{{- define "deltafence.topologySpreadConstraints" -}}
+{{- if .Values.topologySpreadConstraints -}}
+{{- toYaml .Values.topologySpreadConstraints -}}
+{{- else -}}
+{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- maxSkew: 1
+  topologyKey: {{ $key }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {{- include "deltafence.selectorLabels" $ | nindent 6 }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of the pods in which the processor runs. */}}
+{{- define "deltafence.podMonitorLabels" -}}
+{{- if eq .Values.mode "envoyGateway" -}}
+deltafence.io/processor: {{ .Release.Name }}
+{{- else -}}
+{{ include "deltafence.selectorLabels" . }}
+{{- end -}}
+{{- end -}}
