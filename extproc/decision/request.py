@@ -218,9 +218,7 @@ def _answer_error(state: RequestState, error: AnswerError, cancel: str | None = 
 
 def _interrupt_with(state: RequestState, terminal: InterruptStream) -> Step:
     ended = replace(state, phase=Phase.ENDED, outcome=Outcome.INTERRUPTED)
-    record = RecordOutcome(
-        outcome=Outcome.INTERRUPTED, reason=terminal.reason, error_code=ErrorCode.UPSTREAM_DECODE_INTERRUPTED
-    )
+    record = RecordOutcome(outcome=Outcome.INTERRUPTED, reason=terminal.reason, error_code=ErrorCode.UPSTREAM_DECODE_INTERRUPTED)
     return ended, (CancelAttempt(why=terminal.detail), record, terminal)
 
 
