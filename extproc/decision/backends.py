@@ -84,11 +84,19 @@ class Backends:
 
 def _went_back(earlier: Page, later: Page) -> bool:
     """Whether any engine's counter is lower than before, or no engine is the same any more."""
-    before = {engine_key(engine): engine.values for engine in earlier.engines}
-    pairs = [(before[engine_key(engine)], engine.values) for engine in later.engines if engine_key(engine) in before]
+    pairs = pair_engines(earlier, later)
     return not pairs or any(
-        old[series] > new[series] for old, new in pairs for series in COUNTERS if series in old and series in new
+        before.values[series] > after.values[series]
+        for before, after in pairs
+        for series in COUNTERS
+        if series in before.values and series in after.values
     )
+
+
+def pair_engines(earlier: Page, later: Page) -> list[tuple[EngineReading, EngineReading]]:
+    """The readings of the engines that both pages have, in the later page's order."""
+    before = {engine_key(engine): engine for engine in earlier.engines}
+    return [(before[engine_key(engine)], engine) for engine in later.engines if engine_key(engine) in before]
 
 
 def engine_key(engine: EngineReading) -> str:

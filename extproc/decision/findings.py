@@ -94,6 +94,8 @@ class Finding:
     look: Look | None = None
     cause: Cause | None = None
     placement: Placement | None = None
+    is_confirmed: bool = True
+    """False where an earlier proof is kept though this look told nothing."""
 
 
 def judge_failure(history: History, moment: Moment) -> tuple[History, Finding]:
@@ -115,7 +117,7 @@ def unknown(history: History, moment: Moment, words: str, look: Look | None = No
     """Unknown; a placeable replica stays a last resort while its last good look is fresh or ``/health`` is still to be asked."""
     if history.judgement.verdict is Verdict.HUNG or is_engine_dead(history):
         # No new evidence does not undo a proof.
-        return replace(kept(history), look=look)
+        return replace(kept(history), look=look, is_confirmed=False)
     is_fresh = history.good_at_ms is not None and moment.now_ms - history.good_at_ms <= moment.settings.stale_after_ms
     is_lifted = history.judgement.is_placeable and (is_fresh or look is Look.HEALTH)
     placement = Placement.LAST_RESORT if is_lifted else Placement.WITHHELD

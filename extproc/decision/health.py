@@ -52,7 +52,7 @@ def judge(
         verdict=finding.verdict,
         evidence=finding.evidence,
         placement=finding.placement or PLACEMENT[finding.verdict],
-        at_ms=now_ms,
+        at_ms=now_ms if finding.is_confirmed else last.at_ms,
         since_ms=last.since_ms if (last.verdict, last.cause) == (finding.verdict, finding.cause) else now_ms,
         next=ordinary if finding.look is None else NextLook(look=finding.look, at_ms=now_ms),
         cause=finding.cause,

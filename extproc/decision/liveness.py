@@ -26,7 +26,8 @@ class LivenessSettings:
     engine_dead_after_ms: int = 30_000
     """vLLM ends itself within seconds of its engine's death; this is for one that was told to stay (HL-11)."""
     answered_for_ms: int = 120_000
-    """A failing ``/livez`` on a refused connection is taken as acted on after this long; then the next load is waited for."""
+    """A failing ``/livez`` is taken as acted on after this long. Then the next load is waited for, where connections are refused;
+    and evidence that is older than this is no reason any more: the kubelet may be loading the model just now."""
 
     def __post_init__(self) -> None:
         for name in ("restarts_per_hour_max", "refused_after_ms", "engine_dead_after_ms"):
@@ -85,7 +86,9 @@ def answer_liveness(record: Record, judgement: Judgement, settings: LivenessSett
 def _due(judgement: Judgement, settings: LivenessSettings, now_ms: int) -> tuple[int | None, str]:
     """Which restart of this spell is due now, or None, with the words for it."""
     words = f"{judgement.verdict}: {judgement.evidence}"
-    lasted_ms = now_ms - judgement.since_ms
+    lasted_ms, age_ms = now_ms - judgement.since_ms, now_ms - judgement.at_ms
+    if age_ms > settings.answered_for_ms:
+        return None, f"{words}; but nothing has confirmed that for {duration(age_ms)}"
     match judgement.verdict, judgement.cause:
         case Verdict.HUNG, _:
             return 0, words
