@@ -1,4 +1,4 @@
-"""Carries a request's effects out: starts and fences attempts, writes the journal, writes to the client.
+"""The acting half of one session: carries a request's effects out, starts and fences its attempts.
 
 Decides nothing. ``carry_out`` may return the event that the effect itself produced, which the session feeds back at once.
 """
@@ -9,27 +9,20 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from extproc.contract import headers as names
-from extproc.contract.errors import FORMS, ClientError, ErrorCode
 from extproc.decision import effects, events
 from extproc.decision.causes import Cause, Failure, Fencing
 from extproc.decision.gates import GateFacts
 from extproc.decision.policy import Policy
 from extproc.journal.interface import JournalUnavailable
 from extproc.journal.records import EventKind
-from extproc.processor import wording
-from extproc.processor.attempt import AnswerKind, Attempt, AttemptSignal
-from extproc.processor.client_stream import ClientStream, Metadata, Written
+from extproc.processor.attempt import Attempt, AttemptSignal
 from extproc.processor.inbox import Inbox
 from extproc.processor.intake import GenerationRequest
 from extproc.processor.ports import World
 from extproc.processor.record import RequestRecord
+from extproc.processor.speaker import Speaker
 from extproc.replicas.attempt_client import encode_request
 from extproc.replicas.roster import Replica
-from extproc.sse.terminal import error_body, terminal_event
-
-
-class StreamAborted(Exception):  # noqa: N818  (an instruction to the service)
-    """The answer can't be ended in words (encoded bytes, CASES SSE-13): the client's stream must be cut instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +64,15 @@ class Carrier:
         world: World,
         request: GenerationRequest,
         policy: Policy,
-        client: ClientStream,
+        speaker: Speaker,
         record: RequestRecord,
         inbox: Inbox[Signal],
     ) -> None:
         self.attempt: Attempt | None = None
-        self.attempts = 0
-        self.whole_tokens = 0
-        """Output tokens of an answer that was held whole."""
         self._world = world
         self._request = request
         self._policy = policy
-        self._client = client
+        self._speaker = speaker
         self._record = record
         self._inbox = inbox
         self._pool = world.pools.of(request.model)
@@ -90,8 +80,6 @@ class Carrier:
         self._candidate: Replica | None = None
         self._identity: str | None = None
         self._fencing: asyncio.Task[None] | None = None
-        self._delivering: Attempt | None = None
-        self._ended: effects.RecordOutcome | None = None
         self._first_delta_due_ms = world.now_ms() + policy.deadlines.first_delta_ms
 
     def find_candidate(self) -> bool:
@@ -111,17 +99,17 @@ class Carrier:
             case effects.RecordBoundary():
                 return await self._record_boundary()
             case effects.RecordOutcome():
-                self._record_outcome(effect)
+                self._speaker.record_outcome(effect)
             case effects.DeliverHeld():
-                await self._deliver_held()
+                await self._speaker.deliver_held(self._running())
             case effects.FinishStream():
-                await self._client.end(b"", self._metadata())
+                await self._speaker.finish()
             case effects.PassAnswer():
-                await self._pass_answer()
+                await self._speaker.pass_answer(self._running())
             case effects.AnswerError():
-                await self._answer_error(effect)
+                await self._speaker.answer_error(effect)
             case effects.InterruptStream():
-                await self._interrupt(effect)
+                await self._speaker.interrupt(effect)
         return None
 
     def leave(self, gone: tuple[effects.Effect, ...]) -> None:
@@ -131,23 +119,9 @@ class Carrier:
                 case effects.CancelAttempt():
                     self.cancel(effect.why)
                 case effects.RecordOutcome():
-                    self._record_outcome(effect)
+                    self._speaker.record_outcome(effect)
                 case _:
                     raise AssertionError(f"{effect} for a client that left")
-
-    @property
-    def delivered_tokens(self) -> int:
-        """Output tokens handed downstream; may count what did not arrive, never the reverse."""
-        delivering = self._delivering
-        if delivering is None:
-            return 0
-        return self.whole_tokens if delivering.reader is None else delivering.reader.delivered_tokens
-
-    @property
-    def token_source(self) -> str:
-        """Where that number is from: the stream's own ``usage``, or ``counted``."""
-        delivering = self._delivering
-        return "counted" if delivering is None or delivering.reader is None else str(delivering.reader.token_source)
 
     def close(self) -> None:
         """Let go of everything; the session is over, however it ended."""
@@ -165,17 +139,6 @@ class Carrier:
         self._world.fence.cancel(attempt.attempt_id, attempt.replica)
         self._record.note(EventKind.CANCEL_SENT, attempt_id=attempt.attempt_id, replica=attempt.replica.destination, why=why)
 
-    async def begin_early(self) -> None:
-        """Write a head of our own before there is one from a replica (keep-alive, CASES CAN-03)."""
-        headers = [
-            ("content-type", "text/event-stream; charset=utf-8"),
-            ("cache-control", "no-cache"),
-            *wording.identity_headers(self._record.request_id, self.attempts),
-        ]
-        await self._client.begin(200, headers)
-
-    # --- attempts ---
-
     async def _start(self, number: int) -> None:
         replica, self._candidate = self._candidate, None
         assert replica is not None, "an attempt without a candidate"
@@ -185,7 +148,7 @@ class Carrier:
             self._pool.note_request(terms, now)
         else:
             self._pool.take_repeat(terms, now)
-        self.attempts = number
+        self._speaker.attempts = number
         self._identity = replica.identity
         attempt = Attempt(
             number=number, attempt_id=f"att_{self._world.new_id()}", replica=replica, started_ms=now, put=self._inbox.put
@@ -223,6 +186,10 @@ class Carrier:
 
     def _on_lost(self, attempt: Attempt) -> Callable[[Failure], None]:
         return lambda failure: self._inbox.put(AttemptLost(attempt, failure))
+
+    def _running(self) -> Attempt:
+        assert self.attempt is not None, "an effect that needs a running attempt"
+        return self.attempt
 
     def _drop_attempt(self) -> Attempt | None:
         attempt, self.attempt = self.attempt, None
@@ -267,11 +234,8 @@ class Carrier:
             draining=self._world.is_draining(),
         )
 
-    # --- the client ---
-
     async def _record_boundary(self) -> events.Event:
-        attempt = self.attempt
-        assert attempt is not None, "a boundary without an attempt"
+        attempt = self._running()
         try:
             await self._record.commit(
                 EventKind.FIRST_DELTA_SENT, attempt_id=attempt.attempt_id, replica=attempt.replica.destination
@@ -282,85 +246,3 @@ class Carrier:
             self._pool.cost_of(self._request.prompt_bytes).prompt_tokens, self._world.now_ms() - attempt.started_ms
         )
         return events.BoundaryRecorded()
-
-    def _record_outcome(self, effect: effects.RecordOutcome) -> None:
-        self._ended = effect
-        self._record.note(
-            EventKind.ENDED,
-            outcome=effect.outcome,
-            reason=effect.reason,
-            error_code=effect.error_code,
-            delivered_output_tokens=self.delivered_tokens,
-            delivered_output_tokens_source=self.token_source,
-        )
-
-    async def _deliver_held(self) -> None:
-        attempt = self.attempt
-        assert attempt is not None, "a delivery without an attempt"
-        assert attempt.head is not None, "a delivery without a head"
-        self._delivering = attempt
-        if self._client.written is Written.NOTHING:
-            headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
-            if attempt.kind is AnswerKind.WHOLE:
-                headers.append(("content-length", str(attempt.held_bytes)))
-            await self._client.begin(attempt.head.status, headers)
-        held = attempt.release_held()
-        if held:
-            await self._client.write(held)
-
-    async def _pass_answer(self) -> None:
-        attempt = self.attempt
-        assert attempt is not None, "an answer without an attempt"
-        assert attempt.head is not None, "an answer without a head"
-        body = attempt.release_held()
-        if self._client.written is Written.NOTHING:
-            headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
-            await self._client.begin(attempt.head.status, [*headers, ("content-length", str(len(body)))])
-            await self._client.end(body, self._metadata())
-            return
-        # The head went out early (keep-alive), so the status can only be told inside the stream.
-        refusal = effects.AnswerError(
-            code=ErrorCode.INVALID_REQUEST_BODY,
-            reason=f"request_error_{attempt.head.status}",
-            detail=f"the replica answered {attempt.head.status}: {body[:512].decode('utf-8', 'replace')}",
-        )
-        await self._answer_error(refusal)
-
-    async def _answer_error(self, effect: effects.AnswerError) -> None:
-        error = wording.refused_error(effect, request_id=self._record.request_id, attempts=self.attempts)
-        if self._client.written is Written.HEAD:
-            await self._client.end(self._terminal(error), self._metadata())
-            return
-        status = effect.status or FORMS[effect.code].status
-        headers = wording.error_headers(error, effect.retry_after_s)
-        body = error_body(self._request.dialect, error)
-        await self._client.answer(status, headers, body, details=f"deltafence_{effect.code}", metadata=self._metadata())
-
-    async def _interrupt(self, effect: effects.InterruptStream) -> None:
-        delivering = self._delivering
-        if delivering is None or delivering.kind is not AnswerKind.EVENTS:
-            raise StreamAborted(effect.detail)
-        error = wording.interrupted_error(
-            effect,
-            request_id=self._record.request_id,
-            attempts=self.attempts,
-            tokens=self.delivered_tokens,
-            token_source=self.token_source,
-        )
-        await self._client.end(self._terminal(error), self._metadata())
-
-    def _terminal(self, error: ClientError) -> bytes:
-        reader = None if self._delivering is None else self._delivering.reader
-        return terminal_event(self._request.dialect, error, 0 if reader is None else reader.next_sequence_number)
-
-    def _metadata(self) -> Metadata:
-        ended = self._ended
-        assert ended is not None, "an end before its outcome was recorded"
-        return {
-            "request_id": self._record.request_id,
-            "phase": "ended",
-            "outcome": str(ended.outcome),
-            "reason": ended.reason,
-            "attempts": self.attempts,
-            "delivered_output_tokens": self.delivered_tokens,
-        }

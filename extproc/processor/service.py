@@ -14,13 +14,13 @@ from extproc.decision import events
 from extproc.decision.policy import Mode, Policy
 from extproc.journal.records import EventKind
 from extproc.processor import messages, wording
-from extproc.processor.carrier import StreamAborted
 from extproc.processor.client_stream import ClientStream, Metadata, Written
 from extproc.processor.intake import ClientGone, RequestRejected, check_head, read_body, read_request
 from extproc.processor.messages import RequestHeaders
 from extproc.processor.ports import Stream, World
 from extproc.processor.record import RequestRecord
 from extproc.processor.session import Session
+from extproc.processor.speaker import StreamAborted
 from extproc.sse.dialects import Dialect, dialect_of_path
 from extproc.sse.terminal import error_body
 

@@ -21,6 +21,7 @@ from extproc.processor.inbox import Inbox
 from extproc.processor.intake import GenerationRequest
 from extproc.processor.ports import World
 from extproc.processor.record import RequestRecord
+from extproc.processor.speaker import Speaker
 from extproc.replicas.attempt_client import ResponseHead
 from extproc.replicas.evidence import HeadVerdict, read_head
 from extproc.sse.facts import Ending, UpstreamError
@@ -52,7 +53,10 @@ class Session:
         self._state = RequestState()
         self._timers: list[asyncio.TimerHandle] = []
         self._lingering = False
-        self._carrier = Carrier(world=world, request=request, policy=policy, client=client, record=record, inbox=self._inbox)
+        self._speaker = Speaker(client=client, record=record, dialect=request.dialect)
+        self._carrier = Carrier(
+            world=world, request=request, policy=policy, speaker=self._speaker, record=record, inbox=self._inbox
+        )
 
     @property
     def state(self) -> RequestState:
@@ -224,7 +228,7 @@ class Session:
             ending = "the answer is not whole" if reading.ending is None else f"the answer ended {reading.ending}"
             await self._fail(Cause.ENGINE_ERROR, ending, reading.error)
             return
-        self._carrier.whole_tokens = reading.tokens
+        self._speaker.whole_tokens = reading.tokens
         await self._deliver_whole()
 
     async def _deliver_whole(self) -> None:
@@ -252,7 +256,7 @@ class Session:
         if self._state.phase not in (Phase.PREFILL, Phase.FENCING):
             return
         if self._client.written is Written.NOTHING:
-            await self._carrier.begin_early()
+            await self._speaker.begin_early()
         await self._client.write(KEEP_ALIVE_COMMENT)
         self._later(self._policy.keep_alive.interval_ms, Due.KEEP_ALIVE)
 

@@ -1,0 +1,143 @@
+"""The speaking half of one session: what the client's stream gets, in which words, and what the access log learns."""
+
+from extproc.contract.errors import FORMS, ClientError, ErrorCode
+from extproc.decision import effects
+from extproc.journal.records import EventKind
+from extproc.processor import wording
+from extproc.processor.attempt import AnswerKind, Attempt
+from extproc.processor.client_stream import ClientStream, Metadata, Written
+from extproc.processor.record import RequestRecord
+from extproc.sse.dialects import Dialect
+from extproc.sse.terminal import error_body, terminal_event
+
+
+class StreamAborted(Exception):  # noqa: N818  (an instruction to the service)
+    """The answer can't be ended in words (encoded bytes, CASES SSE-13): the client's stream must be cut instead."""
+
+
+class Speaker:
+    """Writes one request's answer, in the dialect in which it was asked."""
+
+    def __init__(self, *, client: ClientStream, record: RequestRecord, dialect: Dialect) -> None:
+        self.attempts = 0
+        self.whole_tokens = 0
+        """Output tokens of an answer that was held whole."""
+        self._client = client
+        self._record = record
+        self._dialect = dialect
+        self._delivering: Attempt | None = None
+        self._ended: effects.RecordOutcome | None = None
+
+    @property
+    def delivered_tokens(self) -> int:
+        """Output tokens handed downstream; may count what did not arrive, never the reverse."""
+        delivering = self._delivering
+        if delivering is None:
+            return 0
+        return self.whole_tokens if delivering.reader is None else delivering.reader.delivered_tokens
+
+    @property
+    def token_source(self) -> str:
+        """Where that number is from: the stream's own ``usage``, or ``counted``."""
+        delivering = self._delivering
+        return "counted" if delivering is None or delivering.reader is None else str(delivering.reader.token_source)
+
+    async def begin_early(self) -> None:
+        """Write a head of our own before there is one from a replica (keep-alive, CASES CAN-03)."""
+        headers = [
+            ("content-type", "text/event-stream; charset=utf-8"),
+            ("cache-control", "no-cache"),
+            *wording.identity_headers(self._record.request_id, self.attempts),
+        ]
+        await self._client.begin(200, headers)
+
+    def record_outcome(self, effect: effects.RecordOutcome) -> None:
+        """Write the outcome to the journal. Before the last message: Envoy may reset the stream right after it."""
+        self._ended = effect
+        self._record.note(
+            EventKind.ENDED,
+            outcome=effect.outcome,
+            reason=effect.reason,
+            error_code=effect.error_code,
+            delivered_output_tokens=self.delivered_tokens,
+            delivered_output_tokens_source=self.token_source,
+        )
+
+    async def deliver_held(self, attempt: Attempt) -> None:
+        """Write the head, and everything of ``attempt`` that was held."""
+        assert attempt.head is not None, "a delivery without a head"
+        self._delivering = attempt
+        if self._client.written is Written.NOTHING:
+            headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
+            if attempt.kind is AnswerKind.WHOLE:
+                headers.append(("content-length", str(attempt.held_bytes)))
+            await self._client.begin(attempt.head.status, headers)
+        held = attempt.release_held()
+        if held:
+            await self._client.write(held)
+
+    async def finish(self) -> None:
+        """End a whole answer."""
+        await self._client.end(b"", self._metadata())
+
+    async def pass_answer(self, attempt: Attempt) -> None:
+        """Hand a replica's own request error on, unchanged."""
+        assert attempt.head is not None, "an answer without a head"
+        body = attempt.release_held()
+        if self._client.written is Written.NOTHING:
+            headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
+            await self._client.begin(attempt.head.status, [*headers, ("content-length", str(len(body)))])
+            await self._client.end(body, self._metadata())
+            return
+        # The head went out early (keep-alive), so the status can only be told inside the stream.
+        await self.answer_error(
+            effects.AnswerError(
+                code=ErrorCode.INVALID_REQUEST_BODY,
+                reason=f"request_error_{attempt.head.status}",
+                detail=f"the replica answered {attempt.head.status}: {body[:512].decode('utf-8', 'replace')}",
+            )
+        )
+
+    async def answer_error(self, effect: effects.AnswerError) -> None:
+        """Nothing was delivered: an honest status, or the terminal event where the head went out early."""
+        error = wording.refused_error(effect, request_id=self._record.request_id, attempts=self.attempts)
+        if self._client.written is Written.HEAD:
+            await self._client.end(self._terminal(error), self._metadata())
+            return
+        await self._client.answer(
+            effect.status or FORMS[effect.code].status,
+            wording.error_headers(error, effect.retry_after_s),
+            error_body(self._dialect, error),
+            details=f"deltafence_{effect.code}",
+            metadata=self._metadata(),
+        )
+
+    async def interrupt(self, effect: effects.InterruptStream) -> None:
+        """Something was delivered: the terminal event. Raises StreamAborted where nothing may be put into the body."""
+        delivering = self._delivering
+        if delivering is None or delivering.kind is not AnswerKind.EVENTS:
+            raise StreamAborted(effect.detail)
+        error = wording.interrupted_error(
+            effect,
+            request_id=self._record.request_id,
+            attempts=self.attempts,
+            tokens=self.delivered_tokens,
+            token_source=self.token_source,
+        )
+        await self._client.end(self._terminal(error), self._metadata())
+
+    def _terminal(self, error: ClientError) -> bytes:
+        reader = None if self._delivering is None else self._delivering.reader
+        return terminal_event(self._dialect, error, 0 if reader is None else reader.next_sequence_number)
+
+    def _metadata(self) -> Metadata:
+        ended = self._ended
+        assert ended is not None, "an end before its outcome was recorded"
+        return {
+            "request_id": self._record.request_id,
+            "phase": "ended",
+            "outcome": str(ended.outcome),
+            "reason": ended.reason,
+            "attempts": self.attempts,
+            "delivered_output_tokens": self.delivered_tokens,
+        }
