@@ -8,6 +8,7 @@ deltas, as a loaded processor is. Every request writes what a real one writes: a
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -86,6 +87,7 @@ async def run(url: str) -> bool:
         rows.append((f"20 streams, loop {BUSY_SHARE:.0%} busy", await measure(journal, "busy20", 20, 40)))
     await journal.close()
     await database.close()
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"{'commit(first_delta_sent), ms':32} {'p50':>7} {'p95':>7} {'p99':>7}")
     for name, times in rows:
         cuts = statistics.quantiles(times, n=100)

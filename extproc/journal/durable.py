@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from extproc.journal import transactions
@@ -140,7 +141,8 @@ class DurableJournal:
         try:
             if not items:
                 await self._owner.announce()
-            refused = await self._database.write(lambda: transactions.store_events(self._owner.processor_id, items))
+            script = partial(transactions.store_events, self._owner, items)
+            refused = await self._database.write(script, one_statement=True)
         except StorageUnavailable as error:
             self._went_down(str(error), batch)
             return False

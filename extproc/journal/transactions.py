@@ -14,7 +14,7 @@ from typing import Final
 from extproc.journal.interface import History, JournalQuery
 from extproc.journal.records import EventKind, JournalEvent, RequestFacts, fold_all, lost_event
 from extproc.storage.owner import Owner
-from extproc.storage.script import Row, Script, StatementFolder
+from extproc.storage.script import Dialect, Row, Script, StatementFolder
 
 SQL: Final = StatementFolder(Path(str(files("extproc.journal"))) / "sql")
 
@@ -23,8 +23,8 @@ EVENT_BYTES: Final = 200
 
 _EventRow = tuple[int, str, str, int, str | None, str | None, str]
 """Number, request id, kind, time, attempt id, replica, detail."""
-_RequestRow = tuple[str, int, str | None, int]
-"""Request id, time of the last event, outcome if it ended, bytes."""
+_RequestRow = tuple[str, int | None, int, str | None, int]
+"""Request id, time of its admission if that is among the events, time of the last event, outcome if it ended, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,27 @@ class NumberedEvent:
     event: JournalEvent
 
 
-def store_events(owner: str, batch: Sequence[NumberedEvent]) -> Script[frozenset[str]]:
-    """Store events in their order, where their requests are ``owner``'s. Returns the ids of the requests that are not."""
-    admitted = [[item.event.request_id, item.event.at_ms] for item in batch if item.event.kind is EventKind.ADMITTED]
-    if admitted:
-        yield SQL("admit_requests", owner=owner, admitted=_json(admitted))
+def store_events(owner: Owner, batch: Sequence[NumberedEvent]) -> Script[frozenset[str]]:
+    """Store events in their order, where their requests are ``owner``'s. Returns the ids of the requests that are not.
+
+    On PostgreSQL one statement: a boundary waits for one round trip and no more.
+    """
     rows = [_event_row(item) for item in batch]
     touched = _touched(batch, rows)
-    found = yield SQL("touch_requests", owner=owner, touched=_json(list(touched.values())))
-    owned = frozenset(str(row[0]) for row in found)
+    requests = _json(list(touched.values()))
+    if owner.dialect is Dialect.POSTGRES:
+        found = yield SQL("store_batch", owner=owner.processor_id, requests=requests, events=_json(rows))
+        return frozenset(touched) - {str(row[0]) for row in found}
+    owned: set[str] = set()
+    if any(item.event.kind is EventKind.ADMITTED for item in batch):
+        found = yield SQL("admit_requests", owner=owner.processor_id, requests=requests)
+        owned |= {str(row[0]) for row in found}
+    if len(owned) < len(touched):
+        found = yield SQL("touch_requests", owner=owner.processor_id, requests=requests)
+        owned |= {str(row[0]) for row in found}
     events = [row for row in rows if row[1] in owned]
     if events:
-        yield SQL("insert_events", owner=owner, events=_json(events))
+        yield SQL("insert_events", owner=owner.processor_id, events=_json(events))
     return frozenset(touched) - owned
 
 
@@ -95,7 +104,7 @@ def settle_lost_request(owner: Owner, request_id: str) -> Script[RequestFacts | 
         return None
     rows = yield SQL("clock")
     end = lost_event(facts, int(rows[0][0]))
-    yield from store_events(owner.processor_id, [NumberedEvent(owner.next_number(), end)])
+    yield from store_events(owner, [NumberedEvent(owner.next_number(), end)])
     return fold_all((*events[request_id], end))
 
 
@@ -116,10 +125,13 @@ def _touched(batch: Sequence[NumberedEvent], rows: Sequence[_EventRow]) -> dict[
     touched: dict[str, _RequestRow] = {}
     for item, row in zip(batch, rows, strict=True):
         event = item.event
-        _, _, outcome, stored_bytes = touched.get(event.request_id, (event.request_id, 0, None, 0))
+        _, admitted_at_ms, _, outcome, stored_bytes = touched.get(event.request_id, (event.request_id, None, 0, None, 0))
+        if event.kind is EventKind.ADMITTED:
+            admitted_at_ms = event.at_ms
         if event.kind is EventKind.ENDED:
             outcome = str(event.detail.get("outcome"))
-        touched[event.request_id] = (event.request_id, event.at_ms, outcome, stored_bytes + EVENT_BYTES + len(row[6]))
+        stored_bytes += EVENT_BYTES + len(row[6])
+        touched[event.request_id] = (event.request_id, admitted_at_ms, event.at_ms, outcome, stored_bytes)
     return touched
 
 

@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from extproc.storage.migrations import SQL
-from extproc.storage.script import Database, Script, StorageUnavailable
+from extproc.storage.script import Database, Dialect, Script, StorageUnavailable
 
 TTL_MS: Final = 20_000
 """Longer than an attempt's lease (10 s by default): when a process counts as gone, its attempts can't publish any more."""
@@ -28,6 +28,11 @@ class Owner:
         self._database = database
         self._ttl_ms = ttl_ms
         self._numbers = itertools.count(1)
+
+    @property
+    def dialect(self) -> Dialect:
+        """Of the database."""
+        return self._database.dialect
 
     def next_number(self) -> int:
         """A number that this process gives to one row only; with its name it makes a row unique. Safe from any thread."""

@@ -52,8 +52,15 @@ class Database(Protocol):
     """Runs scripts. Both methods raise StorageUnavailable, and then nothing of the script is stored, with one exception:
     where a network broke between a commit and its acknowledgement, PostgreSQL may have stored it."""
 
-    async def write(self, script: ScriptFactory[Result]) -> Result:
-        """Run a script as one durable transaction, whole or not at all; it sees and orders every earlier one."""
+    @property
+    def dialect(self) -> Dialect:
+        """Which of a room's SQL files this database reads."""
+
+    async def write(self, script: ScriptFactory[Result], *, one_statement: bool = False) -> Result:
+        """Run a script as one durable transaction, whole or not at all; it sees and orders every earlier one.
+
+        ``one_statement``: the script yields no second one on this dialect, so that PostgreSQL needs one round trip, not three.
+        """
 
     async def read(self, script: ScriptFactory[Result]) -> Result:
         """Run a script that changes nothing, beside the writers."""

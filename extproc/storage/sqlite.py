@@ -47,7 +47,7 @@ class _Job(Generic[Result]):
 class SqliteDatabase:
     """The Database interface over one SQLite file. Build it with ``open``; use it from one event loop."""
 
-    dialect: Final = Dialect.SQLITE
+    dialect = Dialect.SQLITE
 
     def __init__(self, path: Path, bytes_max: int | None) -> None:
         self._path = path
@@ -69,7 +69,7 @@ class SqliteDatabase:
         database._writer.start()
         return database
 
-    async def write(self, script: ScriptFactory[Result]) -> Result:
+    async def write(self, script: ScriptFactory[Result], *, one_statement: bool = False) -> Result:
         if self._closed:
             raise StorageUnavailable("the database is closed")
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()

@@ -1,38 +1,54 @@
--- name: admit_requests
-INSERT INTO requests (request_id, owner, admitted_at_ms, changed_at_ms)
-SELECT value ->> 0, :owner, (value ->> 1)::bigint, (value ->> 1)::bigint FROM json_array_elements(:admitted::json) AS batch (value)
-ON CONFLICT (request_id) DO NOTHING
-
--- name: touch_requests
-UPDATE requests SET
-    changed_at_ms = batch.changed_at_ms,
-    outcome = coalesce(batch.outcome, requests.outcome),
-    stored_bytes = requests.stored_bytes + batch.stored_bytes
-FROM (
+-- name: store_batch
+WITH batch AS (
     SELECT
         value ->> 0 AS request_id,
-        (value ->> 1)::bigint AS changed_at_ms,
-        value ->> 2 AS outcome,
-        (value ->> 3)::bigint AS stored_bytes
-    FROM json_array_elements(:touched::json) AS row (value)
-) AS batch
-WHERE requests.request_id = batch.request_id AND requests.owner = :owner
-RETURNING requests.request_id
-
--- name: insert_events
-INSERT INTO events (owner, number, request_id, kind, at_ms, attempt_id, replica, detail)
-SELECT
-    :owner,
-    (value ->> 0)::bigint,
-    value ->> 1,
-    value ->> 2,
-    (value ->> 3)::bigint,
-    value ->> 4,
-    value ->> 5,
-    value ->> 6
-FROM json_array_elements(:events::json) WITH ORDINALITY AS batch (value, key)
-ORDER BY key
-ON CONFLICT (owner, number) DO NOTHING
+        (value ->> 1)::bigint AS admitted_at_ms,
+        (value ->> 2)::bigint AS changed_at_ms,
+        value ->> 3 AS outcome,
+        (value ->> 4)::bigint AS stored_bytes
+    FROM json_array_elements(:requests::json) AS row (value)
+),
+admitted AS (
+    INSERT INTO requests (request_id, owner, admitted_at_ms, changed_at_ms, outcome, stored_bytes)
+    SELECT request_id, :owner, admitted_at_ms, changed_at_ms, outcome, stored_bytes FROM batch WHERE admitted_at_ms IS NOT NULL
+    ON CONFLICT (request_id) DO UPDATE SET
+        changed_at_ms = excluded.changed_at_ms,
+        outcome = coalesce(excluded.outcome, requests.outcome),
+        stored_bytes = requests.stored_bytes + excluded.stored_bytes
+    WHERE requests.owner = :owner
+    RETURNING request_id
+),
+touched AS (
+    UPDATE requests SET
+        changed_at_ms = batch.changed_at_ms,
+        outcome = coalesce(batch.outcome, requests.outcome),
+        stored_bytes = requests.stored_bytes + batch.stored_bytes
+    FROM batch
+    WHERE requests.request_id = batch.request_id AND batch.admitted_at_ms IS NULL AND requests.owner = :owner
+    RETURNING requests.request_id
+),
+owned AS (
+    SELECT request_id FROM admitted
+    UNION ALL
+    SELECT request_id FROM touched
+),
+stored AS (
+    INSERT INTO events (owner, number, request_id, kind, at_ms, attempt_id, replica, detail)
+    SELECT
+        :owner,
+        (value ->> 0)::bigint,
+        value ->> 1,
+        value ->> 2,
+        (value ->> 3)::bigint,
+        value ->> 4,
+        value ->> 5,
+        value ->> 6
+    FROM json_array_elements(:events::json) WITH ORDINALITY AS row (value, place)
+    WHERE value ->> 1 IN (SELECT request_id FROM owned)
+    ORDER BY place
+    ON CONFLICT (owner, number) DO NOTHING
+)
+SELECT request_id FROM owned
 
 -- name: select_events
 SELECT request_id, kind, at_ms, attempt_id, replica, detail FROM events

@@ -1,8 +1,20 @@
 -- name: admit_requests
-INSERT INTO requests (request_id, owner, admitted_at_ms, changed_at_ms)
-SELECT json_extract(value, '$[0]'), :owner, json_extract(value, '$[1]'), json_extract(value, '$[1]') FROM json_each(:admitted)
-WHERE true
-ON CONFLICT (request_id) DO NOTHING
+INSERT INTO requests (request_id, owner, admitted_at_ms, changed_at_ms, outcome, stored_bytes)
+SELECT
+    json_extract(value, '$[0]'),
+    :owner,
+    json_extract(value, '$[1]'),
+    json_extract(value, '$[2]'),
+    json_extract(value, '$[3]'),
+    json_extract(value, '$[4]')
+FROM json_each(:requests)
+WHERE json_extract(value, '$[1]') IS NOT NULL
+ON CONFLICT (request_id) DO UPDATE SET
+    changed_at_ms = excluded.changed_at_ms,
+    outcome = coalesce(excluded.outcome, requests.outcome),
+    stored_bytes = requests.stored_bytes + excluded.stored_bytes
+WHERE requests.owner = :owner
+RETURNING request_id
 
 -- name: touch_requests
 UPDATE requests SET
@@ -12,10 +24,11 @@ UPDATE requests SET
 FROM (
     SELECT
         json_extract(value, '$[0]') AS request_id,
-        json_extract(value, '$[1]') AS changed_at_ms,
-        json_extract(value, '$[2]') AS outcome,
-        json_extract(value, '$[3]') AS stored_bytes
-    FROM json_each(:touched)
+        json_extract(value, '$[2]') AS changed_at_ms,
+        json_extract(value, '$[3]') AS outcome,
+        json_extract(value, '$[4]') AS stored_bytes
+    FROM json_each(:requests)
+    WHERE json_extract(value, '$[1]') IS NULL
 ) AS batch
 WHERE requests.request_id = batch.request_id AND requests.owner = :owner
 RETURNING requests.request_id

@@ -9,6 +9,8 @@ from extproc.storage.migrations import SchemaTooNew, migrations, pending
 from extproc.storage.script import Dialect, StatementFolder, parameters_of, positional, run_script
 
 ROOMS = ("storage", "journal")
+OF_ONE_DIALECT = {"admit_requests", "touch_requests", "insert_events", "store_batch"}
+"""One statement on PostgreSQL, which can change two tables in one, are three on SQLite, where a statement costs no round trip."""
 FOLDERS = {room: StatementFolder(Path(extproc.__file__).parent / room / "sql") for room in ROOMS}
 
 
@@ -16,8 +18,9 @@ FOLDERS = {room: StatementFolder(Path(extproc.__file__).parent / room / "sql") f
 def test_both_dialects_hold_the_same_statements_with_the_same_parameters(room: str):
     sqlite, postgres = (FOLDERS[room].texts(dialect) for dialect in Dialect)
     assert sqlite
-    assert sqlite.keys() == postgres.keys()
-    for name, text in sqlite.items():
+    assert sqlite.keys() - OF_ONE_DIALECT == postgres.keys() - OF_ONE_DIALECT
+    for name in sqlite.keys() & postgres.keys():
+        text = sqlite[name]
         assert parameters_of(text) == parameters_of(postgres[name]), name
 
 
