@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup lock test check test-unit demo bench clean
+.PHONY: help setup lock test check test-unit test-simulation demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -31,6 +31,10 @@ check: setup ## formatting, lint, types, the rooms' arrows
 
 test-unit: setup ## unit tests, seconds
 	$(BIN)/pytest -n 2 tests/unit
+
+test-simulation: export FIRST_SEED ?= 0
+test-simulation: setup ## the lease protocol under a random network, 100,000 seeds from FIRST_SEED on
+	$(BIN)/pytest -n 2 tests/simulation
 
 bench: setup ## CPU per delta and time to first token beside a no-op ext_proc and Envoy alone; out/bench.json
 	$(BIN)/python -m bench

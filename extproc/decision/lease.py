@@ -38,11 +38,14 @@ lies at most ``ceil(ttl * (1 + drift)) + 1`` ahead.
 
 The worker's clock must go on while its machine is suspended (CLOCK_BOOTTIME); the processor's need not.
 ``tests/simulation`` shows the claims under random delay, loss, duplication and reordering, and that each of the steps above
-is needed."""
+is needed.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from extproc.contract.guard import GuardRefusal, StopState
 
 PARTS_PER_MILLION: Final = 1_000_000
 
@@ -78,6 +81,13 @@ ACCEPTED_WITHOUT_GUARD: Final = frozenset(
     }
 )
 """What counts for a replica without the guard; silence never becomes one of these, so it ends in a controlled error."""
+
+
+STOPPED_PROOF: Final = {
+    StopState.STOPPED: FenceProof.CANCEL_ACKNOWLEDGED,
+    StopState.NEVER_STARTED: FenceProof.NOT_STARTED,
+    StopState.FINISHED: FenceProof.ENDED_BY_ITSELF,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +175,24 @@ def grant(stamp: Stamp, terms: LeaseTerms) -> Lease:
         publish_bound_ms=stamp.received_at_ms + terms.longest_wait_ms,
         stamp_received_at_ms=stamp.received_at_ms,
     )
+
+
+def is_newer(offered: Stamp, held: Stamp) -> bool:
+    """Whether a stamp replaces the one that grants were counted from: only if it was asked for later.
+
+    So an answer of an earlier process of the replica, or a second copy of an answer, that arrives late changes nothing.
+    """
+    return offered.asked_at_ms > held.asked_at_ms
+
+
+def proof_by_cancel(lease: Lease, stamp: Stamp, state: StopState) -> FenceProof | None:
+    """What a cancel call's acknowledgement proves: only the lease's own process can speak for the attempt."""
+    return STOPPED_PROOF[state] if stamp.boot_id == lease.boot_id else lease.proof_by_stamp(stamp)
+
+
+def proof_by_refusal(refusal: GuardRefusal) -> FenceProof | None:
+    """What a guard's refusal of an attempt proves. None of a second copy: the first may be running."""
+    return None if refusal is GuardRefusal.DUPLICATE_ATTEMPT else FenceProof.NOT_STARTED
 
 
 def may_publish(*, valid_until_ms: int, now_ms: int) -> bool:

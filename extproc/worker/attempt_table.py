@@ -95,11 +95,13 @@ class AttemptTable:
                 "INSERT INTO attempts (attempt_id, owner, state, valid_until_ms) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (attempt_id, self._owner, AttemptState.RUNNING, valid_until_ms),
             )
-            if claimed.rowcount == 1:
-                return None
-            row = self.read(attempt_id)
-        never_started = row is not None and row.state is AttemptState.NEVER_STARTED
-        return GuardRefusal.TOMBSTONED if never_started else GuardRefusal.DUPLICATE_ATTEMPT
+            return None if claimed.rowcount == 1 else self._refusal_of_known(attempt_id)
+
+    def refusal_of_known(self, attempt_id: str, *, now_ms: int) -> GuardRefusal | None:
+        """Why an attempt that was here before can't be served; None where it is new."""
+        with self._transaction():
+            self._forget(now_ms)
+            return self._refusal_of_known(attempt_id)
 
     def renew(self, leases: Iterable[tuple[str, int]], *, now_ms: int) -> None:
         """Lengthen leases ``(attempt_id, valid_until_ms)`` that still hold; same rule as ``valid_until_after_renewal``."""
@@ -161,6 +163,12 @@ class AttemptTable:
         changed = version != self._seen_version
         self._seen_version = version
         return changed
+
+    def _refusal_of_known(self, attempt_id: str) -> GuardRefusal | None:
+        row = self.read(attempt_id)
+        if row is None:
+            return None
+        return GuardRefusal.TOMBSTONED if row.state is AttemptState.NEVER_STARTED else GuardRefusal.DUPLICATE_ATTEMPT
 
     def _forget(self, now_ms: int) -> None:
         self._connection.execute("DELETE FROM attempts WHERE forget_at_ms <= ?", (now_ms,))

@@ -116,19 +116,25 @@ class LeaseGuard:
             lease = read_lease(scope)
         except MalformedLeaseError:
             return GuardRefusal.MALFORMED_LEASE
-        now_ms = self._now_ms()
         if lease.boot_id != self._table.boot_id:
             return GuardRefusal.WRONG_BOOT_ID
-        if not may_publish(valid_until_ms=lease.valid_until_ms, now_ms=now_ms):
-            return GuardRefusal.LEASE_EXPIRED
-        if lease.valid_until_ms > now_ms + self._settings.lease_ttl_max_ms:
-            return GuardRefusal.LEASE_TOO_LONG
         try:
-            claimed = self._table.claim(attempt_id=lease.attempt_id, valid_until_ms=lease.valid_until_ms, now_ms=now_ms)
+            return self._claim(lease) or lease
         except sqlite3.Error as error:
             log.error("attempt %s refused, its claim failed: %s", lease.attempt_id, error)
             return GuardRefusal.GUARD_UNAVAILABLE
-        return claimed or lease
+
+    def _claim(self, lease: LeaseHeaders) -> GuardRefusal | None:
+        now_ms = self._now_ms()
+        if not may_publish(valid_until_ms=lease.valid_until_ms, now_ms=now_ms):
+            refusal = GuardRefusal.LEASE_EXPIRED
+        elif lease.valid_until_ms > now_ms + self._settings.lease_ttl_max_ms:
+            refusal = GuardRefusal.LEASE_TOO_LONG
+        else:
+            return self._table.claim(attempt_id=lease.attempt_id, valid_until_ms=lease.valid_until_ms, now_ms=now_ms)
+        # A late second copy must not hear that its lease has ended while the first one runs on a renewed lease: that would be
+        # taken for a proof (tests/simulation, ExpiryBeforeDuplicate).
+        return self._table.refusal_of_known(lease.attempt_id, now_ms=now_ms) or refusal
 
     def _refuse_token(self, scope: Scope) -> GuardRefusal | None:
         given = header_values(scope, headers.TOKEN)

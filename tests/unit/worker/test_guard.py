@@ -107,6 +107,14 @@ class TestRefusals:
         assert await refusal_of(await replica.post(CHAT, replica.lease())) == (409, "duplicate_attempt")
         assert len(replica.app.scopes) == 1
 
+    async def test_late_second_copy_is_not_told_that_the_lease_has_ended(self, replica: GuardedReplica) -> None:
+        """It has for the copy, but the first one runs on a renewed lease; "expired" would be taken for a proof."""
+        lease = replica.lease()
+        await replica.begin(fields=lease)
+        await replica.heartbeat(("att_1", START_MS + 50_000))
+        replica.now_ms += 10_000
+        assert await refusal_of(await replica.post(CHAT, lease)) == (409, "duplicate_attempt")
+
 
 class TestRequiredLease:
     @pytest.fixture
