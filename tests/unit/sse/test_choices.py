@@ -213,6 +213,7 @@ def test_an_event_with_a_finish_and_an_abort_is_no_finish():
 def test_a_chunk_after_its_choices_finish_reopens_nothing():
     outcome = read(R + F("stop") + T("late"))
     assert (outcome.ending, outcome.tokens) == (Ending.FINISHED, 1)
+    assert read(R + F("stop") + T("late") + chat({}, "stop", index=1), choices=2).ending is Ending.FINISHED
 
 
 def test_id_01_the_chunk_with_a_tools_name_and_id_is_content():

@@ -97,6 +97,11 @@ def test_an_abort_under_its_own_name_is_one():
     assert read_messages(OPENING + message_delta("abort")).ending is Ending.ABORTED
 
 
+def test_a_second_message_delta_takes_no_finish_back():
+    outcome = read_messages(OPENING + message_delta("end_turn") + message_delta(None, 9) + MESSAGE_STOP)
+    assert (outcome.ending, outcome.delivered_tokens) == (Ending.FINISHED, 9)
+
+
 def test_a_message_delta_without_delta_is_no_finish():
     assert read_messages(typed({"type": "message_delta"})).ending is None
 
