@@ -1,0 +1,152 @@
+"""``deltafence journal``: what the durable journal says, and whether it keeps the design's promises."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+from extproc.app.admin import facts_document
+from extproc.app.database_options import COMMAND_OWNER, DATABASE_OPTION, run_on_database
+from extproc.app.parameters import DURATION
+from extproc.decision.effects import Outcome
+from extproc.journal.durable import DurableJournal
+from extproc.journal.interface import JournalQuery
+from extproc.journal.records import OPEN, JournalEvent, RequestFacts, fold_all
+from extproc.journal.verify import Violation, verify
+from extproc.storage.owner import Owner
+from extproc.storage.script import Database
+
+PAGE_REQUESTS: Final = 500
+NOT_FOUND_STATUS: Final = 1
+VIOLATIONS_STATUS: Final = 1
+
+
+@click.group()
+def journal() -> None:
+    """Read the durable journal."""
+
+
+@journal.command()
+@click.argument("request_id")
+@DATABASE_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, the same as GET /deltafence/v1/requests/{id}.")
+def show(request_id: str, url: str, as_json: bool) -> None:
+    """Print one request's facts and its timeline. Exit status 1 where it is unknown."""
+    events = run_on_database(url, lambda database: _open(database).events(request_id))
+    facts = fold_all(events)
+    if facts is None:
+        click.echo(f"no request {request_id} is in the journal", err=True)
+        sys.exit(NOT_FOUND_STATUS)
+    if as_json:
+        click.echo(json.dumps(facts_document(facts, events), indent=2))
+        return
+    click.echo(_summary(facts))
+    for line in _timeline(events):
+        click.echo(line)
+
+
+@journal.command("list")
+@DATABASE_OPTION
+@click.option(
+    "--outcome", type=click.Choice([OPEN, *(outcome.value for outcome in Outcome)]), help="Only requests that ended so."
+)
+@click.option("--since", "since_s", type=DURATION, help="Only requests admitted in the last 30s, 5m, 1h, ...")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000), help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def list_command(url: str, outcome: str | None, since_s: float | None, limit: int, as_json: bool) -> None:
+    """List requests, the newest first."""
+    since_ms = 0 if since_s is None else int((time.time() - since_s) * 1000)
+    query = JournalQuery(outcome=outcome, since_ms=since_ms, requests_max=limit)
+    found = run_on_database(url, lambda database: _open(database).requests(query))
+    for facts in found:
+        click.echo(json.dumps(asdict(facts)) if as_json else _line(facts))
+    if not found:
+        click.echo("no such requests", err=True)
+
+
+@journal.command("verify")
+@DATABASE_OPTION
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify_command(url: str, as_json: bool) -> None:
+    """Check every stored request against the promises of the design. Exit status 1 where one is broken."""
+    counts, violations = run_on_database(url, _verify)
+    if as_json:
+        click.echo(json.dumps({"ok": not violations, **counts, "violations": [asdict(item) for item in violations]}, indent=2))
+    else:
+        for violation in violations:
+            click.echo(f"{violation.request_id}: {violation.invariant}: {violation.how}")
+        told = ", ".join(f"{count} {name}" for name, count in counts.items())
+        click.echo(f"{told}; {len(violations)} promises broken")
+    if violations:
+        sys.exit(VIOLATIONS_STATUS)
+
+
+async def _verify(database: Database) -> tuple[dict[str, int], list[Violation]]:
+    counts = {"requests": 0, "running": 0, "waiting_for_housekeeping": 0}
+    violations: list[Violation] = []
+    after = ""
+    while page := await _open(database).histories(after, PAGE_REQUESTS):
+        after = page[-1].request_id
+        for history in page:
+            facts = fold_all(history.events)
+            counts["requests"] += 1
+            counts["running"] += history.running
+            counts["waiting_for_housekeeping"] += not history.running and facts is not None and facts.outcome is None
+            violations += verify(history, int(time.time() * 1000))
+    return counts, violations
+
+
+def _open(database: Database) -> DurableJournal:
+    return DurableJournal(database, Owner(database, COMMAND_OWNER))
+
+
+# --- words for people ------------------------------------------------------------------------------------------------------
+
+
+def _summary(facts: RequestFacts) -> str:
+    kind = "stream" if facts.stream else "whole answer"
+    lines = [f"{facts.request_id}  {facts.api}  model {facts.model or '-'}  route {facts.route or '-'}  {kind}"]
+    delivered = f"{facts.delivered_output_tokens} output tokens delivered ({facts.delivered_output_tokens_source})"
+    ended = f"{facts.outcome} ({facts.reason})" if facts.outcome else f"{OPEN}, phase {facts.phase}"
+    lines.append(f"{ended}: {delivered}, {_count(len(facts.attempts), 'attempt')}")
+    return "\n".join(lines)
+
+
+def _timeline(events: Sequence[JournalEvent]) -> list[str]:
+    """One line an event: when, counted from the admission, what, where, and the detail."""
+    begin_ms = events[0].at_ms
+    lines = []
+    for event in events:
+        where = " ".join(part for part in (event.attempt_id, f"on {event.replica}" if event.replica else None) if part)
+        detail = "  ".join(f"{name}={value}" for name, value in event.detail.items() if value is not None)
+        lines.append(
+            f"  +{(event.at_ms - begin_ms) / 1000:<9.3f} {event.kind:<17} {where}{'  ' if where else ''}{detail}".rstrip()
+        )
+    return [f"  {_clock(begin_ms)}", *lines]
+
+
+def _line(facts: RequestFacts) -> str:
+    return "  ".join(
+        (
+            facts.request_id,
+            _clock(facts.admitted_at_ms),
+            f"{facts.outcome or OPEN:<11}",
+            f"{facts.reason or '-':<20}",
+            f"{facts.delivered_output_tokens:>6} tokens",
+            f"{_count(len(facts.attempts), 'attempt'):<10}",
+            facts.model or "-",
+        )
+    )
+
+
+def _clock(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
