@@ -12,7 +12,6 @@ from extproc.contract.guard import (
     AttemptEntry,
     AttemptState,
     CancelAnswer,
-    GuardRefusal,
     HeartbeatAnswer,
     StopState,
 )
@@ -47,7 +46,7 @@ class Endpoints:
     lease_ttl_max_ms: int
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises sqlite3.Error where the shared table fails; then nothing was answered."""
+        """Raises sqlite3.Error where the shared table fails, and StillRunningError; then nothing was answered."""
         path = path_of(scope)
         cancelled = CANCEL_PATH.fullmatch(path)
         if path != HEARTBEAT_PATH and cancelled is None:
@@ -60,11 +59,7 @@ class Endpoints:
             await self._answer_heartbeat(receive, send)
 
     async def _answer_cancel(self, attempt_id: str, send: Send) -> None:
-        try:
-            row = await self._stopped(attempt_id)
-        except StillRunningError:
-            await send_json(send, 503, {"refusal": GuardRefusal.STILL_RUNNING})
-            return
+        row = await self._stopped(attempt_id)
         answer = CancelAnswer(
             boot_id=self.table.boot_id,
             now_ms=self.now_ms(),

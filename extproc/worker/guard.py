@@ -21,7 +21,7 @@ from extproc.decision.lease import may_publish
 from extproc.worker.asgi import App, Receive, Scope, Send, header_values, path_of, send_json
 from extproc.worker.attempt_table import AttemptTable
 from extproc.worker.clock import ClockMs, worker_now_ms
-from extproc.worker.endpoints import Endpoints
+from extproc.worker.endpoints import Endpoints, StillRunningError
 from extproc.worker.guarded_attempt import GuardedAttempt
 from extproc.worker.lease_headers import (
     LeaseHeaders,
@@ -90,6 +90,8 @@ class LeaseGuard:
             return
         try:
             await self._endpoints.answer(scope, receive, send)
+        except StillRunningError:
+            await self._refuse(send, GuardRefusal.STILL_RUNNING)
         except sqlite3.Error as error:
             log.error("guard call failed: %s", error)
             await self._refuse(send, GuardRefusal.GUARD_UNAVAILABLE)
@@ -144,8 +146,9 @@ class LeaseGuard:
 
     async def _refuse(self, send: Send, refusal: GuardRefusal) -> None:
         status = REFUSAL_STATUS[refusal]
-        if status in (401, 403):  # a stranger learns nothing
-            await send_json(send, status, {"refusal": refusal})
+        named = (headers.REFUSAL.encode(), refusal.encode())
+        if status in (401, 403):  # a stranger learns nothing more
+            await send_json(send, status, {"refusal": refusal}, [named])
             return
         stamp = Stamp(boot_id=self._table.boot_id, now_ms=self._now_ms())
-        await send_json(send, status, {"refusal": refusal, **stamp}, stamp_headers(stamp))
+        await send_json(send, status, {"refusal": refusal, **stamp}, [named, *stamp_headers(stamp)])

@@ -15,7 +15,9 @@ from tests.unit.worker.guarded_replica import CHAT, START_MS, GuardedReplica, Sc
 
 
 async def refusal_of(response: aiohttp.ClientResponse) -> tuple[int, str]:
-    return response.status, (await response.json())["refusal"]
+    refusal = str((await response.json())["refusal"])
+    assert response.headers[headers.REFUSAL] == refusal
+    return response.status, refusal
 
 
 class TestPassing:
