@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup lock test check test-unit test-simulation demo bench clean
+.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-simulation demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -41,6 +41,16 @@ bench: setup ## CPU per delta and time to first token beside a no-op ext_proc an
 
 demo: setup ## run the main job for real: faults on purpose, one line each
 	$(BIN)/deltafence demo
+
+chart-tools: setup ## fetch helm, kubectl and API schemas into out/chart-tools
+	$(BIN)/python scripts/chart_tools.py
+
+test-chart: chart-tools ## the Helm chart: lint, every mode, schemas, refusals, its pods on the real Envoy
+	$(BIN)/python scripts/chart_reference.py --check
+	$(BIN)/pytest tests/chart
+
+chart-golden: chart-tools ## renew the chart's golden renderings
+	RENEW_GOLDEN=1 $(BIN)/pytest -q tests/chart/test_golden.py
 
 clean: ## remove the virtual environment and generated files
 	rm -rf $(VENV) out extproc/processor/ext_proc_pb2.py extproc/processor/ext_proc_pb2.pyi

@@ -1,0 +1,265 @@
+"""What the chart renders in every mode: valid objects, restricted pods, arguments that the programs know, refusals that help."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+from extproc.app.drain_command import drain
+from extproc.app.envoy_config_command import envoy_config
+from extproc.app.policy_command import policy
+from extproc.app.processor_command import processor
+from tests.chart.rendering import (
+    CHART,
+    ENVOY_GATEWAY,
+    EVERYTHING,
+    HA,
+    ISTIO,
+    RefusedError,
+    Rendered,
+    containers,
+    helm,
+    pod_specs,
+    render,
+)
+from tests.chart.validation import problems_of
+
+RENDERINGS: dict[str, Callable[[], Rendered]] = {
+    "standalone": lambda: render(),
+    "standalone ha": lambda: render(None, HA),
+    "standalone everything": lambda: render({**EVERYTHING, "routes": [{"name": "chat", "path": "/v1/chat/completions"}]}),
+    "envoyGateway": lambda: render(ENVOY_GATEWAY),
+    "envoyGateway ha": lambda: render(ENVOY_GATEWAY, HA),
+    "envoyGateway everything": lambda: render({**EVERYTHING, **ENVOY_GATEWAY}),
+    "envoyGateway without routes": lambda: render({"mode": "envoyGateway"}),
+    "istio": lambda: render(ISTIO),
+    "istio ha": lambda: render(ISTIO, HA),
+    "istio everything": lambda: render({**EVERYTHING, **ISTIO, "istio": {"routes": []}}),
+}
+COMMANDS = {"processor": processor, "envoy-config": envoy_config, "drain": drain}
+
+
+@pytest.fixture(params=RENDERINGS, scope="module")
+def rendered(request: pytest.FixtureRequest) -> Rendered:
+    return RENDERINGS[request.param]()
+
+
+def test_helm_lint_finds_nothing() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+def test_every_object_is_what_its_api_server_takes(rendered: Rendered) -> None:
+    assert [problem for found in rendered.objects for problem in problems_of(found)] == []
+
+
+def test_an_unknown_field_would_be_seen() -> None:
+    deployment = render().one("Deployment")
+    deployment["spec"]["template"]["spec"]["containers"][0]["imagePullPolcy"] = "Always"
+    assert any("imagePullPolcy" in problem for problem in problems_of(deployment))
+
+
+def test_names_are_unique(rendered: Rendered) -> None:
+    names = [(found["kind"], found["metadata"]["name"]) for found in rendered.objects]
+    assert len(set(names)) == len(names)
+
+
+def test_every_object_has_a_namespace_and_common_labels(rendered: Rendered) -> None:
+    for found in rendered.objects:
+        assert found["metadata"]["namespace"]
+        assert found["metadata"]["labels"]["app.kubernetes.io/instance"] == "gateway"
+
+
+def test_pods_meet_the_restricted_standard(rendered: Rendered) -> None:
+    """kubernetes.io/docs/concepts/security/pod-security-standards, level restricted, and a read-only root besides."""
+    for spec in pod_specs(rendered):
+        assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+        assert {key for volume in spec.get("volumes", []) for key in volume} <= {"name", "emptyDir", "configMap", "secret"}
+        for container in containers(spec):
+            if container["name"] == "envoy" and "image" not in container:
+                continue  # Envoy Gateway's own container, of which the chart sets the user only
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["runAsNonRoot"] is True
+            assert context["runAsUser"] > 0
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_every_container_of_ours_has_requests_and_a_memory_limit(rendered: Rendered) -> None:
+    for spec in pod_specs(rendered):
+        for container in containers(spec):
+            if "image" in container:
+                assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
+                assert "memory" in container["resources"]["limits"]
+
+
+def test_the_containers_that_share_sockets_have_one_user(rendered: Rendered) -> None:
+    for spec in pod_specs(rendered):
+        users = {
+            container["securityContext"]["runAsUser"]
+            for container in containers(spec)
+            if any(mount["name"] == "deltafence-run" for mount in container.get("volumeMounts", []))
+        }
+        assert len(users) <= 1
+
+
+def test_every_argument_is_one_that_the_program_knows(rendered: Rendered) -> None:
+    checked = set()
+    for spec in pod_specs(rendered):
+        for container in containers(spec):
+            commands = [
+                container.get("args", []),
+                container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", []),
+            ]
+            for words in commands:
+                name = words[1] if words[:1] == ["deltafence"] else words[0] if words else ""
+                if name in COMMANDS:
+                    arguments = words[words.index(name) + 1 :]
+                    COMMANDS[name].make_context(name, list(arguments), resilient_parsing=False).close()
+                    checked.add(name)
+    assert "processor" in checked
+
+
+def test_termination_leaves_time_for_every_step(rendered: Rendered) -> None:
+    for spec in pod_specs(rendered):
+        for container in spec["containers"]:
+            options = dict(
+                word.removeprefix("--").split("=", 1)
+                for word in container.get("args", [])
+                if word.startswith("--") and "=" in word
+            )
+            hook = container.get("lifecycle", {}).get("preStop", {})
+            if "drain-limit" not in options:
+                continue
+            if "sleep" in hook:
+                first = hook["sleep"]["seconds"]
+            else:
+                first = int(
+                    dict(word.removeprefix("--").split("=") for word in hook["exec"]["command"][2:])["limit"].removesuffix("s")
+                )
+            total = first + int(options["drain-limit"].removesuffix("s"))
+            assert total + 10 <= spec["terminationGracePeriodSeconds"]
+
+
+def test_the_policy_in_the_config_map_is_the_one_in_the_values() -> None:
+    document = {"mode": "off", "on_upstream_failure": {"before_first_delta": {"max_attempts": 1}}}
+    text = render({"policy": document}).one("ConfigMap")["data"]["policy.yaml"]
+    assert YAML(typ="safe").load(text) == document
+    result = CliRunner().invoke(policy, ["lint", "-"], input=text)
+    assert (result.exit_code, result.output) == (0, "-: ok (policy)\n")
+
+
+def test_k8_02_large_integers_stay_integers() -> None:
+    rendered = render({"processor": {"maxRequestBytes": 1_048_576}, **{"envoy": {"heapBytesMax": 2_147_483_648}}})
+    assert "--max-request-bytes=1048576" in rendered.text
+    assert "--heap-bytes-max=2147483648" in rendered.text
+    assert "e+" not in rendered.text
+
+
+def test_a_changed_policy_restarts_the_pods() -> None:
+    def checksum(values: dict[str, Any]) -> str:
+        return str(render(values).one("Deployment")["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum({}) != checksum({"policy": {"tools": "ledger"}})
+    assert checksum({}) == checksum({"replicaCount": 2})
+
+
+def test_the_hpa_owns_the_number_of_pods() -> None:
+    rendered = render({"autoscaling": {"enabled": True}})
+    assert "replicas" not in rendered.one("Deployment")["spec"]
+    metric = rendered.one("HorizontalPodAutoscaler")["spec"]["metrics"][0]["pods"]
+    assert metric == {"metric": {"name": "deltafence_active_streams"}, "target": {"type": "AverageValue", "averageValue": "400"}}
+
+
+def test_envoy_outlives_the_processor() -> None:
+    spec = render().one("Deployment")["spec"]["template"]["spec"]
+    envoy = next(container for container in spec["initContainers"] if container["name"] == "envoy")
+    assert envoy["restartPolicy"] == "Always"
+    assert [container["name"] for container in spec["containers"]] == ["processor"]
+
+
+def test_each_processor_has_its_socket_its_port_and_its_drain() -> None:
+    rendered = render({"processor": {"count": 3}})
+    spec = rendered.one("Deployment")["spec"]["template"]["spec"]
+    assert len({next(word for word in c["args"] if "--socket" in word) for c in spec["containers"]}) == 3
+    assert [container["ports"][0]["containerPort"] for container in spec["containers"]] == [9090, 9091, 9092]
+    assert all(container["lifecycle"]["preStop"]["exec"] for container in spec["containers"])
+    sockets = [word for word in spec["initContainers"][0]["args"] if word.startswith("--processor-socket")]
+    assert len(sockets) == 3
+
+
+def test_k8_01_every_annotation_is_a_string(rendered: Rendered) -> None:
+    def check(node: Any) -> None:
+        if isinstance(node, dict):
+            for value in (node.get("annotations") or {}).values():
+                assert isinstance(value, str)
+            for value in node.values():
+                check(value)
+        elif isinstance(node, list):
+            for value in node:
+                check(value)
+
+    for found in rendered.objects:
+        check(found)
+
+
+NO_CRDS: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"replicaCont": 2}, "additional properties 'replicaCont' not allowed"),
+        ({"processor": {"cont": 2}}, "additional properties 'cont' not allowed"),
+        ({"replicaCount": "2"}, "got string, want integer"),
+        ({"mode": "ambient"}, "/mode"),
+        ({"policy": {"mode": False}}, "/policy/mode"),
+        ({"policy": {"on_upstream_failure": {"after_first_delta": {"automatic_retry": True}}}}, "/automatic_retry"),
+        ({"routes": [{"name": "a", "path": "a"}]}, "/routes/0/path"),
+        ({"image": {"digest": "latest"}}, "/image/digest"),
+        ({"terminationGracePeriodSeconds": 60}, "is below drain.limitSeconds + drain.endSeconds + 10 = 140"),
+        ({"drain": {"settleSeconds": 121}}, "exceeds drain.limitSeconds"),
+        ({"upstream": {"service": {"name": ""}}}, "name the headless Service of your servers"),
+        ({"replicaCount": 2, "journal": {"store": "sqlite"}}, "there are several pods; set journal.store: postgres"),
+        ({"autoscaling": {"enabled": True}, "journal": {"store": "sqlite"}}, "there are several pods"),
+        ({"processor": {"count": 2}, "journal": {"store": "sqlite"}}, "belongs to one process"),
+        ({"journal": {"store": "postgres"}}, "name the Secret that holds the connection URL"),
+        ({"autoscaling": {"enabled": True, "minReplicas": 11}}, "exceeds autoscaling.maxReplicas"),
+        ({**ISTIO, "routes": [{"name": "a", "path": "/a"}]}, "belong to the standalone gateway"),
+        ({**ISTIO, "upstream": {"urls": ["https://a"]}}, "only mode standalone does"),
+        ({**ENVOY_GATEWAY, "drain": {"settleSeconds": 120}}, "must exceed drain.settleSeconds"),
+    ],
+)
+def test_contradictions_are_refused_with_what_to_do(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        render(values)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize("values", [ENVOY_GATEWAY, ISTIO, {"podMonitor": {"enabled": True}}])
+def test_a_mode_whose_crds_are_missing_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match="which this cluster does not have"):
+        render(values, api_versions=NO_CRDS)
+
+
+def test_notes_hold_the_first_request_and_warnings() -> None:
+    notes = helm("install", "--dry-run=client", "gateway", str(CHART), "--namespace", "llm").partition("NOTES:")[2]
+    assert "/v1/chat/completions" in notes
+    assert "WARNING: journal.store is memory" in notes
+    assert "helm -n llm test gateway" in notes
+
+
+def test_values_and_schema_name_the_same_keys() -> None:
+    def keys(schema: dict[str, Any], value: Any, path: str = "") -> None:
+        properties = schema.get("properties")
+        if properties is None or not isinstance(value, dict) or path == ".policy":
+            return
+        assert set(value) == set(properties) - {"global"}, path
+        for key, child in value.items():
+            keys(properties[key], child, f"{path}.{key}")
+
+    keys(json.loads((CHART / "values.schema.json").read_text()), YAML(typ="safe").load(CHART / "values.yaml"))
