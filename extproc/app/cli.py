@@ -12,6 +12,7 @@ CLICK_COMMANDS: Final = {
     "demo": "extproc.app.demonstration.run:demo",
     "drain": "extproc.app.drain_command:drain",
     "envoy-config": "extproc.app.envoy_config_command:envoy_config",
+    "health": "extproc.app.health_command:health",
     "journal": "extproc.app.journal_command:journal",
     "policy": "extproc.app.policy_command:policy",
     "processor": "extproc.app.processor_command:processor",
@@ -19,7 +20,9 @@ CLICK_COMMANDS: Final = {
 }
 """Name to ``module:attribute`` of a click command. Needs the ``gateway`` extra."""
 
-PLAIN_COMMANDS: Final[dict[str, str]] = {}
+PLAIN_COMMANDS: Final[dict[str, str]] = {
+    "probe": "extproc.worker.probe:main",
+}
 """Name to ``module:function``; the function takes the arguments after the name and returns the exit status. Needs no extra."""
 
 
