@@ -31,6 +31,7 @@ RENDERINGS: dict[str, Callable[[], Rendered]] = {
     "standalone": lambda: render(),
     "standalone ha": lambda: render(None, HA),
     "standalone everything": lambda: render({**EVERYTHING, "routes": [{"name": "chat", "path": "/v1/chat/completions"}]}),
+    "standalone sqlite": lambda: render({"journal": {"store": "sqlite", "sqlite": {"storageClassName": "fast"}}}),
     "envoyGateway": lambda: render(ENVOY_GATEWAY),
     "envoyGateway ha": lambda: render(ENVOY_GATEWAY, HA),
     "envoyGateway everything": lambda: render({**EVERYTHING, **ENVOY_GATEWAY}),
@@ -76,7 +77,13 @@ def test_pods_meet_the_restricted_standard(rendered: Rendered) -> None:
     """kubernetes.io/docs/concepts/security/pod-security-standards, level restricted, and a read-only root besides."""
     for spec in pod_specs(rendered):
         assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
-        assert {key for volume in spec.get("volumes", []) for key in volume} <= {"name", "emptyDir", "configMap", "secret"}
+        assert {key for volume in spec.get("volumes", []) for key in volume} <= {
+            "name",
+            "emptyDir",
+            "configMap",
+            "secret",
+            "persistentVolumeClaim",
+        }
         for container in containers(spec):
             if container["name"] == "envoy" and "image" not in container:
                 continue  # Envoy Gateway's own container, of which the chart sets the user only
@@ -175,6 +182,22 @@ def test_the_hpa_owns_the_number_of_pods() -> None:
     assert metric == {"metric": {"name": "deltafence_active_streams"}, "target": {"type": "AverageValue", "averageValue": "400"}}
 
 
+def test_the_journal_is_where_the_values_say() -> None:
+    def journal(rendered: Rendered) -> Any:
+        (container,) = rendered.one("Deployment")["spec"]["template"]["spec"]["containers"]
+        return container.get("env")
+
+    secret = {"secretKeyRef": {"name": "db", "key": "url"}}
+    assert journal(render()) is None
+    assert journal(render({"journal": {"store": "postgres", "postgres": {"existingSecret": "db"}}})) == [
+        {"name": "DELTAFENCE_JOURNAL", "valueFrom": secret}
+    ]
+    rendered = render({"journal": {"store": "sqlite"}})
+    assert journal(rendered) == [{"name": "DELTAFENCE_JOURNAL", "value": "/var/lib/deltafence/journal.db"}]
+    assert rendered.one("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert rendered.one("PersistentVolumeClaim")["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
 def test_envoy_outlives_the_processor() -> None:
     spec = render().one("Deployment")["spec"]["template"]["spec"]
     envoy = next(container for container in spec["initContainers"] if container["name"] == "envoy")
@@ -227,6 +250,7 @@ NO_CRDS: tuple[str, ...] = ()
         ({"replicaCount": 2, "journal": {"store": "sqlite"}}, "there are several pods; set journal.store: postgres"),
         ({"autoscaling": {"enabled": True}, "journal": {"store": "sqlite"}}, "there are several pods"),
         ({"processor": {"count": 2}, "journal": {"store": "sqlite"}}, "belongs to one process"),
+        ({**ENVOY_GATEWAY, "journal": {"store": "sqlite"}}, "set journal.store: postgres or memory"),
         ({"journal": {"store": "postgres"}}, "name the Secret that holds the connection URL"),
         ({"autoscaling": {"enabled": True, "minReplicas": 11}}, "exceeds autoscaling.maxReplicas"),
         ({**ISTIO, "routes": [{"name": "a", "path": "/a"}]}, "belong to the standalone gateway"),

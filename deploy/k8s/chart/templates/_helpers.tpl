@@ -87,6 +87,16 @@ seccompProfile: {type: RuntimeDefault}
 {{ include "deltafence.fullname" . }}
 {{- end -}}
 
+{{/* A volume that one pod at a time may hold can't be handed over while both run. */}}
+{{- define "deltafence.strategy" -}}
+{{- if eq .Values.journal.store "sqlite" -}}
+type: Recreate
+{{- else -}}
+type: RollingUpdate
+rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
+{{- end -}}
+{{- end -}}
+
 {{/* The processor's containers: the same in every mode. */}}
 {{- define "deltafence.processorContainers" -}}
 {{- range $number := until (int .Values.processor.count) }}
@@ -117,6 +127,16 @@ seccompProfile: {type: RuntimeDefault}
   {{- end }}
   {{- range $.Values.processor.extraArgs }}
   - {{ . | quote }}
+  {{- end }}
+  {{- if ne $.Values.journal.store "memory" }}
+  env:
+  - name: DELTAFENCE_JOURNAL
+    {{- if eq $.Values.journal.store "postgres" }}
+    valueFrom:
+      secretKeyRef: {name: {{ $.Values.journal.postgres.existingSecret }}, key: {{ $.Values.journal.postgres.key }}}
+    {{- else }}
+    value: /var/lib/deltafence/journal.db
+    {{- end }}
   {{- end }}
   ports:
   - {name: admin{{ if $number }}-{{ add1 $number }}{{ end }}, containerPort: {{ $admin }}}
@@ -150,6 +170,9 @@ seccompProfile: {type: RuntimeDefault}
   volumeMounts:
   - {name: deltafence-run, mountPath: /run/deltafence}
   - {name: deltafence-config, mountPath: /etc/deltafence, readOnly: true}
+  {{- if eq $.Values.journal.store "sqlite" }}
+  - {name: deltafence-journal, mountPath: /var/lib/deltafence}
+  {{- end }}
   {{- if $.Values.guard.existingSecret }}
   - {name: deltafence-guard, mountPath: /etc/deltafence-guard, readOnly: true}
   {{- end }}
@@ -161,6 +184,10 @@ seccompProfile: {type: RuntimeDefault}
   emptyDir: {medium: Memory, sizeLimit: 16Mi}
 - name: deltafence-config
   configMap: {name: {{ include "deltafence.configMapName" . }}}
+{{- if eq .Values.journal.store "sqlite" }}
+- name: deltafence-journal
+  persistentVolumeClaim: {claimName: {{ include "deltafence.fullname" . }}-journal}
+{{- end }}
 {{- if .Values.guard.existingSecret }}
 - name: deltafence-guard
   secret: {secretName: {{ .Values.guard.existingSecret }}, defaultMode: 0440}

@@ -18,6 +18,9 @@ and by the first object, so that `helm template` refuses too. */}}
 {{- if and (gt (int .Values.processor.count) 1) (eq .Values.journal.store "sqlite") -}}
 {{- fail "journal.store: sqlite belongs to one process, but processor.count is above 1; set journal.store: postgres or processor.count: 1" -}}
 {{- end -}}
+{{- if and (eq .Values.mode "envoyGateway") (eq .Values.journal.store "sqlite") -}}
+{{- fail "journal.store: sqlite needs a volume of its own in pods that Envoy Gateway runs, which it does not offer; set journal.store: postgres or memory" -}}
+{{- end -}}
 {{- if and (eq .Values.journal.store "postgres") (not .Values.journal.postgres.existingSecret) -}}
 {{- fail "journal.postgres.existingSecret: is empty; name the Secret that holds the connection URL" -}}
 {{- end -}}
