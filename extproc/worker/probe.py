@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from extproc.worker.watch import Note, Watch, WatchSettings
 
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 """The server's own variable, so that one Secret serves both containers of the pod."""
+MS_PER_UNIT: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 RESTART_WATCH_AFTER_S: Final = 5.0
 
 
@@ -50,17 +52,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--listen", default="127.0.0.1:9091", help="HOST:PORT, or :9091 for every interface (default: %(default)s)"
     )
 
-    def seconds(name: str, default_ms: int, description: str) -> None:
+    def duration(name: str, default_ms: int, description: str) -> None:
         parser.add_argument(
-            name, type=_milliseconds, default=default_ms, metavar="SECONDS", help=f"{description} (default: {default_ms // 1000})"
+            name, type=_duration, default=default_ms, metavar="DURATION", help=f"{description} (default: {default_ms // 1000}s)"
         )
 
-    seconds("--interval", health.interval_ms, "between two readings")
-    seconds("--hung-after", health.hung_after_ms, "work in flight and nothing moving for so long is hung, after two waits")
-    seconds("--answer-deadline", health.answer_deadline_ms, "for one token of an idle engine")
-    seconds("--answer-every", health.answer_every_ms, "an idle engine is asked at most so often")
-    seconds("--load-time", liveness.refused_after_ms, "a refused connection for less than this may be a model that loads")
-    seconds("--read-timeout", defaults.read_timeout_ms, "for one reading")
+    duration("--interval", health.interval_ms, "between two readings")
+    duration("--hung-after", health.hung_after_ms, "work in flight and nothing moving for so long is hung, after two waits")
+    duration("--answer-deadline", health.answer_deadline_ms, "for one token of an idle engine")
+    duration("--answer-every", health.answer_every_ms, "an idle engine is asked at most so often")
+    duration("--load-time", liveness.refused_after_ms, "a refused connection for less than this may be a model that loads")
+    duration("--read-timeout", defaults.read_timeout_ms, "for one reading")
     parser.add_argument(
         "--restarts-per-hour",
         type=int,
@@ -97,11 +99,19 @@ def read_settings(given: argparse.Namespace) -> WatchSettings:
     )
 
 
-def _milliseconds(text: str) -> int:
-    seconds = float(text)
-    if not 0.001 <= seconds <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return round(seconds * 1000)
+def parse_duration_ms(text: str) -> int:
+    """``500ms``, ``30s``, ``5m`` or ``1h``; a bare number is refused, since its unit would be a guess. Raises ValueError."""
+    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a whole number with a unit (500ms, 30s, 5m, 1h)")
+    return int(found[1]) * MS_PER_UNIT[found[2]]
+
+
+def _duration(text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except ValueError as refusal:
+        raise argparse.ArgumentTypeError(str(refusal)) from refusal
 
 
 def note(word: str, facts: dict[str, object]) -> None:

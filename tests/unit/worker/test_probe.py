@@ -76,7 +76,8 @@ def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]):
     [
         ["--target", "ftp://x"],
         ["--listen", "9091"],
-        ["--interval", "10", "--hung-after", "5"],
+        ["--interval", "10s", "--hung-after", "5s"],
+        ["--interval", "0s"],
         ["--restarts-per-hour", "-1"],
         ["--ca-file", "/no/such/file"],
     ],
@@ -86,7 +87,9 @@ def test_options_that_make_no_sense_are_refused_before_anything_starts(options: 
     assert capsys.readouterr().err.startswith("deltafence probe: ")
 
 
-@pytest.mark.parametrize("options", [["--interval", "0"], ["--interval", "nan"], ["--load-time", "soon"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "options", [["--interval", "5"], ["--interval", "nan"], ["--load-time", "1.5s"], ["--hung-after", "-1s"], ["--nonsense"]]
+)
 def test_numbers_that_are_none_are_refused_by_the_parser(options: list[str]):
     with pytest.raises(SystemExit) as stop:
         parse_arguments(options)
@@ -116,8 +119,8 @@ def test_the_defaults_of_the_options_are_the_defaults():
     assert read_settings(parse_arguments([])) == default_settings()
 
 
-def test_options_are_seconds():
-    settings = read_settings(parse_arguments(["--interval", "2.5", "--hung-after", "60", "--restarts-per-hour", "0"]))
+def test_durations_carry_their_unit():
+    settings = read_settings(parse_arguments(["--interval", "2500ms", "--hung-after", "1m", "--restarts-per-hour", "0"]))
     assert (settings.health.interval_ms, settings.health.hung_after_ms) == (2_500, 60_000)
     assert settings.liveness.restarts_per_hour_max == 0
 
