@@ -176,13 +176,19 @@ class Load:
         return client
 
     def mark(self, name: str) -> None:
-        print(json.dumps({"mark": name, "deltas": self.result.deltas, "pieces": self.result.pieces}), flush=True)
+        print_json({"mark": name, "deltas": self.result.deltas, "pieces": self.result.pieces})
+
+
+def print_json(document: dict[str, object]) -> None:
+    """One line on stdout, whole: under PYTHONUNBUFFERED, ``print`` loses what the first write to a full pipe leaves over."""
+    with open(sys.stdout.fileno(), "w", closefd=False) as stdout:
+        stdout.write(json.dumps(document) + "\n")
 
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     result = uvloop.run(Load(arguments["port"], Scenario(**arguments["scenario"])).run())
-    print(json.dumps(asdict(result)), flush=True)
+    print_json(asdict(result))
 
 
 if __name__ == "__main__":
