@@ -95,7 +95,6 @@ def check_head(head: RequestHeaders, bytes_max: int) -> None:
 def read_request(dialect: Dialect, head: RequestHeaders, body: bytes) -> GenerationRequest:
     """What the decisions need of a whole request. Raises RequestRejected where the body is no JSON object."""
     document = _decode_body(body)
-    choices = document.get("n")
     model = document.get("model")
     return GenerationRequest(
         dialect=dialect,
@@ -106,7 +105,7 @@ def read_request(dialect: Dialect, head: RequestHeaders, body: bytes) -> Generat
         body=body,
         model=model if isinstance(model, str) else "",
         stream=document.get("stream") is True,
-        choices=choices if isinstance(choices, int) and not isinstance(choices, bool) and choices > 0 else 1,
+        choices=choices_asked(dialect, document),
         prompt_bytes=prompt_bytes(document),
     )
 
@@ -121,6 +120,18 @@ def forwardable_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str
     return tuple(
         (name, value) for name, value in headers if name not in dropped and not name.startswith(names.STRIPPED_FROM_CLIENTS)
     )
+
+
+def choices_asked(dialect: Dialect, document: dict[str, object]) -> int:
+    """How many choices the answer has: ``n``, for each prompt of a completions batch (a list of texts or of token lists)."""
+    if dialect not in (Dialect.CHAT, Dialect.COMPLETIONS):
+        return 1
+    asked = document.get("n")
+    each = asked if isinstance(asked, int) and not isinstance(asked, bool) and asked > 0 else 1
+    prompt = document.get("prompt") if dialect is Dialect.COMPLETIONS else None
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        return each * len(prompt)
+    return each
 
 
 def prompt_bytes(document: dict[str, object]) -> int:

@@ -25,7 +25,6 @@ from extproc.processor.speaker import Speaker
 from extproc.replicas.attempt_client import ResponseHead
 from extproc.replicas.evidence import HeadVerdict, read_head
 from extproc.sse.facts import Ending, UpstreamError
-from extproc.sse.framing import EventTooLarge
 from extproc.sse.reading import Batch, StreamReader
 from extproc.sse.terminal import KEEP_ALIVE_COMMENT
 from extproc.sse.whole import read_whole
@@ -152,12 +151,7 @@ class Session:
     async def _read_body(self, attempt: Attempt, data: bytes) -> None:
         attempt.last_received_ms = self._world.now_ms()
         if attempt.reader is not None:
-            try:
-                batch = attempt.reader.feed(data)
-            except EventTooLarge as error:
-                await self._fail(Cause.RESPONSE_TOO_LARGE, str(error))
-                return
-            await self._read_events(attempt, attempt.reader, batch)
+            await self._read_events(attempt, attempt.reader, attempt.reader.feed(data))
         elif self._state.phase is Phase.DECODE:
             await self._client.write(data)
         else:
