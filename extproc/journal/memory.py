@@ -23,7 +23,7 @@ class MemoryJournal:
 
     def append(self, event: JournalEvent) -> None:
         if event.kind is EventKind.ADMITTED:
-            self._open[event.request_id] = self._ended.pop(event.request_id, [])
+            self.open(event.request_id)
         events = self._events(event.request_id)
         if events is None:
             return
@@ -32,6 +32,14 @@ class MemoryJournal:
             self._ended[event.request_id] = self._open.pop(event.request_id)
             if len(self._ended) > self._requests_max:
                 self._ended.popitem(last=False)
+
+    def open(self, request_id: str) -> None:
+        """Begin a request, or begin again one that has ended."""
+        self._open.setdefault(request_id, self._ended.pop(request_id, []))
+
+    def is_open(self, request_id: str) -> bool:
+        """Whether a request has begun and not ended."""
+        return request_id in self._open
 
     async def commit(self, event: JournalEvent) -> None:
         if event.kind is not EventKind.ADMITTED and self._events(event.request_id) is None:

@@ -98,8 +98,9 @@ WHERE request_id = :request_id
 -- name: take_request
 UPDATE requests SET owner = :owner, outcome = NULL WHERE request_id = :request_id
 
--- name: insert_request
+-- name: open_request
 INSERT INTO requests (request_id, owner, admitted_at_ms, changed_at_ms) VALUES (:request_id, :owner, :at_ms, :at_ms)
+ON CONFLICT (request_id) DO UPDATE SET owner = excluded.owner, outcome = NULL, changed_at_ms = excluded.changed_at_ms
 
 -- name: delete_request
 DELETE FROM requests WHERE request_id = :request_id AND owner = :owner
