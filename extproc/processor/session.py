@@ -222,7 +222,7 @@ class Session:
             ending = "the answer is not whole" if reading.ending is None else f"the answer ended {reading.ending}"
             await self._fail(Cause.ENGINE_ERROR, ending, reading.error)
             return
-        self._speaker.whole_tokens = reading.tokens
+        self._speaker.whole_tokens = reading.tokens if reading.usage_tokens is None else reading.usage_tokens
         await self._deliver_whole()
 
     async def _deliver_whole(self) -> None:

@@ -18,6 +18,7 @@ MESSAGES: Final[dict[ErrorCode, str]] = {
     ErrorCode.OVERLOADED: "The replicas are overloaded.",
     ErrorCode.DRAINING: "This gateway is shutting down.",
     ErrorCode.JOURNAL_UNAVAILABLE: "The request journal is unavailable, so no answer was begun.",
+    ErrorCode.INVALID_REQUEST_BODY: "The replica refuses this request.",
     ErrorCode.RESPONSE_TOO_LARGE: "The replica's answer is larger than this gateway may hold.",
     ErrorCode.INTERNAL_ERROR: "The gateway broke one of its own rules and ended the request.",
 }
