@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from extproc.contract.errors import ErrorCode
 from extproc.decision.causes import Failure, Fencing
+from extproc.decision.gates import Gate
 
 
 class Outcome(StrEnum):
@@ -41,6 +42,14 @@ class CancelAttempt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBoundary:
     """Write ``first_delta_sent`` to the journal, then feed ``BoundaryRecorded`` or ``BoundaryNotRecorded``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRefusal:
+    """Write to the journal which gate refused the repeat, and why."""
+
+    gate: Gate
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,7 @@ Effect = (
     | FenceAttempt
     | CancelAttempt
     | RecordBoundary
+    | RecordRefusal
     | RecordOutcome
     | DeliverHeld
     | FinishStream

@@ -33,6 +33,7 @@ from extproc.decision.effects import (
     PassAnswer,
     RecordBoundary,
     RecordOutcome,
+    RecordRefusal,
     StartAttempt,
 )
 from extproc.decision.events import (
@@ -163,7 +164,8 @@ def _decide_repeat(state: RequestState, event: Event, policy: Policy) -> Step:
         status=failure.status,
         upstream_error=failure.upstream_error,
     )
-    return _answer_error(state, error)
+    ended, effects = _answer_error(state, error)
+    return ended, (RecordRefusal(gate=refusal.gate, detail=refusal.detail), *effects)
 
 
 def _interrupt(state: RequestState, event: Event, policy: Policy) -> Step:

@@ -98,6 +98,8 @@ class Carrier:
                 self.cancel(effect.why)
             case effects.RecordBoundary():
                 return await self._record_boundary()
+            case effects.RecordRefusal():
+                self._record.note(EventKind.REPEAT_REFUSED, gate=effect.gate, detail=effect.detail)
             case effects.RecordOutcome():
                 self._speaker.record_outcome(effect)
             case effects.DeliverHeld():
@@ -165,14 +167,17 @@ class Carrier:
         )
         lease = await self._world.fence.grant(attempt.attempt_id, replica, self._on_lost(attempt))
         own = ((names.REQUEST_ID, self._record.request_id), (names.ATTEMPT_ID, attempt.attempt_id))
+        trace = self._world.observer.attempt_headers(attempt.attempt_id)
+        replaced = {name for name, _ in trace}
         head = encode_request(
             method=self._request.method,
             path=self._request.path,
             headers=(
                 ("host", self._request.authority or replica.destination),
-                *self._request.headers,
+                *(header for header in self._request.headers if header[0] not in replaced),
                 ("accept-encoding", "identity"),
                 (names.DESTINATION, replica.destination),
+                *trace,
                 *own,
                 *lease,
             ),

@@ -6,6 +6,7 @@ from typing import NoReturn, Protocol
 
 from extproc.decision.causes import Failure, Fencing
 from extproc.journal.interface import Journal
+from extproc.processor.observing import UNOBSERVED, Observer
 from extproc.processor.pools import Pools
 from extproc.processor.protobuf import ProcessingRequest, ProcessingResponse
 from extproc.replicas.attempt_client import AttemptClient
@@ -72,3 +73,4 @@ class World:
     held_bytes_max: int
     """What one request may hold of an answer that is not delivered yet."""
     is_draining: Callable[[], bool]
+    observer: Observer = UNOBSERVED

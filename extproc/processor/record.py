@@ -1,29 +1,38 @@
-"""One request's journal lines and its log line per transition: the same words in both."""
+"""One request's record: the journal has it first, then everybody who watches is told the same."""
 
-import logging
 from collections.abc import Callable
 
 from extproc.journal.interface import Journal
 from extproc.journal.records import Detail, EventKind, JournalEvent
-
-LOGGER = logging.getLogger("deltafence.request")
+from extproc.processor.observing import UNOBSERVED, Observer
 
 
 class RequestRecord:
     """Writes what happens to one request, in order. No prompt, answer or credential ever goes in."""
 
-    def __init__(self, journal: Journal, request_id: str, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, journal: Journal, request_id: str, wall_ms: Callable[[], int], observer: Observer = UNOBSERVED) -> None:
         self.request_id = request_id
+        self.ended = False
+        """Whether the outcome is on record."""
         self._journal = journal
         self._wall_ms = wall_ms
+        self._observer = observer
 
     def note(self, kind: EventKind, *, attempt_id: str | None = None, replica: str | None = None, **detail: object) -> None:
         """Take an event without waiting."""
-        self._journal.append(self._event(kind, attempt_id, replica, detail))
+        event = self._event(kind, attempt_id, replica, detail)
+        self._journal.append(event)
+        self._saw(event)
 
     async def commit(self, kind: EventKind, *, attempt_id: str | None = None, replica: str | None = None) -> None:
         """Write an event durably. Raises JournalUnavailable."""
-        await self._journal.commit(self._event(kind, attempt_id, replica, {}))
+        event = self._event(kind, attempt_id, replica, {})
+        await self._journal.commit(event)
+        self._saw(event)
+
+    def _saw(self, event: JournalEvent) -> None:
+        self.ended = event.kind is EventKind.ENDED
+        self._observer.saw(event)
 
     def _event(self, kind: EventKind, attempt_id: str | None, replica: str | None, detail: dict[str, object]) -> JournalEvent:
         values: Detail = {
@@ -31,11 +40,6 @@ class RequestRecord:
             for key, value in detail.items()
             if value is not None
         }
-        LOGGER.info(
-            "%s",
-            kind,
-            extra={"request_id": self.request_id, "attempt_id": attempt_id, "replica": replica, **{"detail": values}},
-        )
         return JournalEvent(
             request_id=self.request_id,
             kind=kind,

@@ -4,14 +4,17 @@ Whatever happens, a stream never ends with OK and no answer: Envoy would send th
 """
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from extproc.contract import headers as names
 from extproc.contract.errors import FORMS, ClientError, ErrorCode
 from extproc.decision import events
+from extproc.decision.effects import Outcome
 from extproc.decision.policy import Mode, Policy
+from extproc.decision.request import RequestState
 from extproc.journal.records import EventKind
 from extproc.processor import messages, wording
 from extproc.processor.client_stream import ClientStream, Metadata, Written
@@ -25,6 +28,8 @@ from extproc.sse.dialects import Dialect, dialect_of_path
 from extproc.sse.terminal import error_body
 
 LOGGER: Final = logging.getLogger("deltafence.processor")
+
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +94,7 @@ class Service:
         try:
             await self._generate(stream, client, request_id, dialect, head, policy, question.route_name or "")
         except RequestRejected as rejected:
-            await _reject(client, request_id, dialect, rejected)
+            await self._turn_away(client, request_id, dialect, rejected)
         except ClientGone:
             LOGGER.info("the client left while its body was uploaded", extra={"request_id": request_id})
         except StreamAborted as aborted:
@@ -99,6 +104,10 @@ class Service:
             if client.written is not Written.NOTHING:
                 raise
             await _reject(client, request_id, dialect, RequestRejected(ErrorCode.INTERNAL_ERROR, "see the gateway's log"))
+
+    async def _turn_away(self, client: ClientStream, request_id: str, dialect: Dialect, rejected: RequestRejected) -> None:
+        self._world.observer.turned_away(request_id=request_id, api=dialect, code=rejected.code)
+        await _reject(client, request_id, dialect, rejected)
 
     async def _generate(
         self,
@@ -117,14 +126,41 @@ class Service:
         check_head(head, self._limits.request_bytes_max)
         body = await read_body(stream.read, self._limits.request_bytes_max)
         request = read_request(dialect, head, body)
-        record = RequestRecord(self._world.journal, request_id, self._world.wall_ms)
-        record.note(EventKind.ADMITTED, api=dialect, model=request.model, route=route, stream=request.stream)
+        record = RequestRecord(self._world.journal, request_id, self._world.wall_ms, self._world.observer)
+        record.note(
+            EventKind.ADMITTED,
+            api=dialect,
+            model=request.model,
+            route=route,
+            stream=request.stream,
+            traceparent=trace_parent(head.headers),
+        )
         session = Session(world=self._world, request=request, policy=policy, client=client, record=record)
         self.sessions.add(session)
         try:
             await session.run()
         finally:
             self.sessions.discard(session)
+            if not record.ended:
+                _record_broken_session(record, session.state)
+
+
+def trace_parent(headers: Sequence[tuple[str, str]]) -> str | None:
+    """The client's trace, where its header is well-formed and came once (W3C Trace Context section 3.2)."""
+    found = [value for name, value in headers if name == "traceparent"]
+    return found[0] if len(found) == 1 and _TRACE_PARENT.fullmatch(found[0]) else None
+
+
+def _record_broken_session(record: RequestRecord, state: RequestState) -> None:
+    """A fault of ours has ended the session: how much was delivered is not known, so the least is claimed that is certain."""
+    record.note(
+        EventKind.ENDED,
+        outcome=Outcome.INTERRUPTED if state.first_delta_sent else Outcome.FAILED,
+        reason=ErrorCode.INTERNAL_ERROR,
+        error_code=ErrorCode.INTERNAL_ERROR,
+        delivered_output_tokens=0,
+        delivered_output_tokens_source="unknown",
+    )
 
 
 async def _pass_through(stream: Stream, head: RequestHeaders) -> None:

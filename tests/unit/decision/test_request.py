@@ -1,5 +1,6 @@
 """The request table, every phase against every event, and what must hold along every path (R2, R3, R10, R14)."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -20,6 +21,7 @@ from extproc.decision.effects import (
     PassAnswer,
     RecordBoundary,
     RecordOutcome,
+    RecordRefusal,
     StartAttempt,
 )
 from extproc.decision.events import (
@@ -38,7 +40,7 @@ from extproc.decision.events import (
     Placed,
     RequestRefused,
 )
-from extproc.decision.gates import GateFacts
+from extproc.decision.gates import Gate, GateFacts
 from extproc.decision.policy import Policy
 from extproc.decision.replay_cost import ReplayCost
 from extproc.decision.request import TABLE, InvariantBroken, Phase, RequestState, step
@@ -144,6 +146,14 @@ def test_a_request_that_cannot_be_placed_is_answered(placed: Placed, code: Error
     assert state.outcome is Outcome.FAILED
     assert isinstance(effects[-1], AnswerError)
     assert effects[-1].code is code
+
+
+def test_a_refused_repeat_names_its_gate_before_the_outcome_is_recorded() -> None:
+    state, effects = step(STATES[Phase.FENCING], FenceSettled(facts=replace(OPEN_GATES, budget_available=False)), POLICY)
+    assert state.outcome is Outcome.FAILED
+    assert [type(effect) for effect in effects] == [RecordRefusal, RecordOutcome, AnswerError]
+    assert isinstance(effects[0], RecordRefusal)
+    assert effects[0].gate is Gate.RETRY_BUDGET
 
 
 @pytest.mark.parametrize("cause", list(Cause))
