@@ -39,6 +39,7 @@ class Roster:
         self._replicas: dict[str, Replica] = {replica.destination: replica for replica in replicas}
         self._standing: dict[str, Standing] = dict.fromkeys(self._replicas, Standing.PLACEABLE)
         self._running: dict[str, int] = dict.fromkeys(self._replicas, 0)
+        self._withheld: frozenset[str] = frozenset()
         self._turn = 0
 
     @property
@@ -54,6 +55,18 @@ class Roster:
         """Whether a replica may get a new attempt; an unknown one may not."""
         return self._standing.get(destination, Standing.WITHHELD)
 
+    def become(self, replicas: Iterable[Replica], withheld: Collection[str] = ()) -> None:
+        """Discovery's newest picture: who there is, and which destinations of them get no new attempt.
+
+        Apart from standings, which are health's word: a replica gets attempts where both allow it. Running attempts stay counted,
+        those on replicas that are gone included; what is still known keeps its standing, what is new is placeable.
+        """
+        self._replicas = {replica.destination: replica for replica in replicas}
+        self._standing = {known: self._standing.get(known, Standing.PLACEABLE) for known in self._replicas}
+        self._withheld = frozenset(withheld)
+        kept = {destination: running for destination, running in self._running.items() if running}
+        self._running = {**dict.fromkeys(self._replicas, 0), **kept}
+
     def set_standing(self, destination: str, standing: Standing) -> None:
         """Say whether a replica may get new attempts. Unknown destinations are ignored: they may just have left."""
         if destination in self._replicas:
@@ -68,6 +81,7 @@ class Roster:
             replica
             for replica in self._replicas.values()
             if self._standing[replica.destination] is Standing.PLACEABLE
+            and replica.destination not in self._withheld
             and replica.destination not in failed_on
             and identity in (None, replica.identity)
         ]

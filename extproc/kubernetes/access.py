@@ -1,0 +1,60 @@
+"""Where the API server is and how a pod proves who it is.
+
+https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
+"""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class OutsideClusterError(Exception):
+    """This process doesn't run in a pod with a service account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiAccess:
+    """One API server as one account sees it."""
+
+    url: str
+    """Origin, without a trailing slash."""
+    namespace: str
+    """The pod's own."""
+    token_file: Path | None = None
+    """Read again for each request: the kubelet replaces the token before it expires."""
+    ca_file: Path | None = None
+
+    @classmethod
+    def in_cluster(cls, environment: Mapping[str, str], account: Path = ACCOUNT) -> "ApiAccess":
+        """As the kubelet lays it out for every pod. Raises OutsideClusterError."""
+        host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
+        if not host or not port:
+            raise OutsideClusterError("KUBERNETES_SERVICE_HOST is not set: this process does not run in a pod")
+        try:
+            namespace = (account / "namespace").read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise OutsideClusterError(f"no service account is mounted ({error}): set automountServiceAccountToken") from error
+        literal = f"[{host}]" if ":" in host else host
+        return cls(
+            url=f"https://{literal}:{port}",
+            namespace=namespace,
+            token_file=account / "token",
+            ca_file=account / "ca.crt",
+        )
+
+    def headers(self) -> dict[str, str]:
+        """Headers of one request. Raises OSError where the token can't be read."""
+        headers = {"accept": "application/json", "user-agent": "deltafence"}
+        if self.token_file is not None:
+            headers["authorization"] = f"Bearer {self.token_file.read_text(encoding='utf-8').strip()}"
+        return headers
+
+    def tls(self) -> ssl.SSLContext | None:
+        """What the server is verified with; None where the URL is plain HTTP."""
+        if not self.url.startswith("https://"):
+            return None
+        return ssl.create_default_context(cafile=self.ca_file)
