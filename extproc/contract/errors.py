@@ -27,7 +27,10 @@ class ErrorCode(StrEnum):
     PARTIAL_OUTPUT_EXISTS = "partial_output_exists"
     REQUEST_COMPLETED = "request_completed"
     IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
+    INVALID_IDEMPOTENCY_KEY = "invalid_idempotency_key"
+    IDEMPOTENCY_KEY_REQUIRED = "idempotency_key_required"
     OUTCOME_UNKNOWN = "outcome_unknown"
+    TOOL_UNREACHABLE = "tool_unreachable"
     REQUEST_TOO_LARGE = "request_too_large"
     RESPONSE_TOO_LARGE = "response_too_large"
     INVALID_REQUEST_BODY = "invalid_request_body"
@@ -65,7 +68,10 @@ FORMS: Final[dict[ErrorCode, ErrorForm]] = {
     ErrorCode.PARTIAL_OUTPUT_EXISTS: ErrorForm(409),
     ErrorCode.REQUEST_COMPLETED: ErrorForm(409),
     ErrorCode.IDEMPOTENCY_KEY_REUSED: ErrorForm(422),
+    ErrorCode.INVALID_IDEMPOTENCY_KEY: ErrorForm(400),
+    ErrorCode.IDEMPOTENCY_KEY_REQUIRED: ErrorForm(400),
     ErrorCode.OUTCOME_UNKNOWN: ErrorForm(409),
+    ErrorCode.TOOL_UNREACHABLE: ErrorForm(503, retry_after_s=1),
     ErrorCode.REQUEST_TOO_LARGE: ErrorForm(413),
     ErrorCode.RESPONSE_TOO_LARGE: ErrorForm(502),
     ErrorCode.INVALID_REQUEST_BODY: ErrorForm(400),

@@ -8,7 +8,7 @@ import extproc
 from extproc.storage.migrations import SchemaTooNew, migrations, pending
 from extproc.storage.script import Dialect, StatementFolder, parameters_of, positional, run_script
 
-ROOMS = ("storage", "journal")
+ROOMS = ("storage", "journal", "tools")
 OF_ONE_DIALECT = {"admit_requests", "touch_requests", "insert_events", "store_batch"}
 """One statement on PostgreSQL, which can change two tables in one, are three on SQLite, where a statement costs no round trip."""
 FOLDERS = {room: StatementFolder(Path(extproc.__file__).parent / room / "sql") for room in ROOMS}
