@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.contract.guard import GuardRefusal, StopState
 from extproc.decision.lease import (
     ACCEPTED_WITHOUT_GUARD,
     FenceProof,
@@ -15,7 +16,10 @@ from extproc.decision.lease import (
     LeaseTerms,
     Stamp,
     grant,
+    is_newer,
     may_publish,
+    proof_by_cancel,
+    proof_by_refusal,
     valid_until_after_renewal,
 )
 
@@ -112,6 +116,36 @@ def test_worker_publishes_before_the_end_only(now_ms: int, expected: bool) -> No
 )
 def test_renewal_on_the_worker(held_ms: int, offered_ms: int, now_ms: int, expected: int) -> None:
     assert valid_until_after_renewal(held_ms=held_ms, offered_ms=offered_ms, now_ms=now_ms) == expected
+
+
+def test_stamp_that_was_asked_for_later_replaces_the_one_in_use() -> None:
+    assert is_newer(later(STAMP, by_ms=1), STAMP)
+    assert not is_newer(replace(STAMP, received_at_ms=STAMP.received_at_ms + 9_000), STAMP)
+
+
+@pytest.mark.parametrize(
+    ("state", "proof"),
+    [
+        (StopState.STOPPED, FenceProof.CANCEL_ACKNOWLEDGED),
+        (StopState.NEVER_STARTED, FenceProof.NOT_STARTED),
+        (StopState.FINISHED, FenceProof.ENDED_BY_ITSELF),
+    ],
+)
+def test_cancels_acknowledgement_is_a_fence(state: StopState, proof: FenceProof) -> None:
+    assert proof_by_cancel(LEASE, later(STAMP, by_ms=1), state) is proof
+
+
+def test_another_process_acknowledges_nothing_but_shows_that_it_is_another() -> None:
+    answer = replace(later(STAMP, by_ms=100), boot_id="boot_b")
+    assert proof_by_cancel(LEASE, answer, StopState.NEVER_STARTED) is FenceProof.BOOT_CHANGED
+    late = replace(answer, asked_at_ms=STAMP.received_at_ms - 1)
+    assert proof_by_cancel(LEASE, late, StopState.NEVER_STARTED) is None
+
+
+@pytest.mark.parametrize("refusal", GuardRefusal)
+def test_refusal_is_a_fence_unless_it_is_of_a_second_copy(refusal: GuardRefusal) -> None:
+    expected = None if refusal is GuardRefusal.DUPLICATE_ATTEMPT else FenceProof.NOT_STARTED
+    assert proof_by_refusal(refusal) is expected
 
 
 def test_without_a_guard_neither_time_nor_silence_is_a_fence() -> None:
