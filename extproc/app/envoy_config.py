@@ -38,6 +38,8 @@ class GenerationRoute:
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
             raise ValueError(f"route {self.name!r}: path {self.path!r} does not start with /")
+        if not (self.name + self.path).isprintable():
+            raise ValueError(f"route {self.name!r}: its name or path {self.path!r} is not printable")
         if self.policy is not None and len(self.policy_metadata) > METADATA_BYTES_MAX:
             raise ValueError(f"route {self.name!r}: its policy is longer than {METADATA_BYTES_MAX} bytes")
 
@@ -104,9 +106,10 @@ class EnvoySettings:
                 raise ValueError(f"{name} is not above 0")
         for path in (*self.processor_sockets, self.egress_socket, self.admin_socket):
             _require_socket_path(path)
-        for text in (self.access_log or "-", str(self.replica_ca)):
-            if not text.isprintable() or not text:
-                raise ValueError(f"{text!r} holds characters that no file of ours is named with")
+        for name in ("access_log", "replica_ca"):
+            value = getattr(self, name)
+            if value is not None and (not str(value) or not str(value).isprintable()):
+                raise ValueError(f"{name} {str(value)!r} is empty or not printable")
 
 
 def _require_socket_path(path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 import sys
 import tempfile
 import threading
@@ -46,7 +47,7 @@ async def eventually(condition: Callable[[], Awaitable[Any]], what: str, limit_s
 class EchoReplica:
     """An HTTP server that answers with what reached it, under its own name; each answer has ``status`` and ``headers``."""
 
-    def __init__(self, name: str, host: str = "127.0.0.1") -> None:
+    def __init__(self, name: str, *, tls: ssl.SSLContext | None = None) -> None:
         replica = self
         self.name = name
         self.status = 200
@@ -80,10 +81,12 @@ class EchoReplica:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer((host, 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
         self.server.daemon_threads = True
         self.port = self.server.server_address[1]
-        self.address = ReplicaAddress(scheme="http", host=host, port=self.port)
+        self.address = ReplicaAddress(scheme="http" if tls is None else "https", host="127.0.0.1", port=self.port)
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
@@ -105,8 +108,8 @@ def closed_port() -> Iterator[int]:
 def echo_replica() -> Iterator[Callable[..., EchoReplica]]:
     replicas: list[EchoReplica] = []
 
-    def start(name: str = "r1") -> EchoReplica:
-        replicas.append(EchoReplica(name))
+    def start(name: str = "r1", **fields: Any) -> EchoReplica:
+        replicas.append(EchoReplica(name, **fields))
         return replicas[-1]
 
     yield start

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import ssl
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from extproc.app.addresses import ReplicaAddress
-from extproc.app.envoy_config import GENERATION_ROUTES, GenerationRoute, destination_of
+from extproc.app.envoy_config import GENERATION_ROUTES, GenerationRoute, destination_of, system_ca_file
 from extproc.contract import headers
 
 FORBIDDEN_HEADERS = {
@@ -240,3 +243,50 @@ async def test_a_replica_cannot_forge_the_egress_reports(start_envoy, echo_repli
     assert headers.EGRESS_FLAGS not in answer.headers
     assert headers.EGRESS_DETAILS not in answer.headers
     assert answer.headers.get_list(headers.SERVED_BY) == [destination_of(replica.address)]
+
+
+TLS_DATA = Path(__file__).parents[1] / "data" / "tls"
+
+
+@pytest.fixture
+def tls_replica(echo_replica):
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(TLS_DATA / "server.pem", TLS_DATA / "server.key")
+    return echo_replica("secure", tls=tls)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_an_https_replica_is_reached_and_checked(start_envoy, tls_replica, echo_replica, egress, client, host) -> None:
+    plain = echo_replica("plain")
+    secure = replace(tls_replica.address, host=host)
+    envoy = await start_envoy([secure, plain], replica_ca=TLS_DATA / "ca.pem")
+    assert (await egress(destination_of(secure))).json()["replica"] == "secure"
+    assert (await egress(destination_of(plain.address))).json()["replica"] == "plain"
+    assert {(await client.get(f"{envoy.url}/v1/models")).json()["replica"] for _ in range(4)} == {"secure", "plain"}
+
+
+async def test_an_https_replica_of_an_unknown_authority_gets_nothing(start_envoy, tls_replica, egress) -> None:
+    await start_envoy([tls_replica], replica_ca=system_ca_file())
+    answer = await egress(destination_of(tls_replica.address))
+    assert answer.status_code == 503
+    assert "CERTIFICATE_VERIFY_FAILED" in answer.headers[headers.EGRESS_DETAILS]
+    assert tls_replica.requests == []
+
+
+async def test_the_access_log_is_json_for_both_listeners(
+    start_envoy, start_processor, echo_replica, client, egress, run_directory
+) -> None:
+    await start_processor()
+    path = run_directory / "access.log"
+    replica = echo_replica()
+    envoy = await start_envoy([replica], access_log=str(path))
+    await client.post(f"{envoy.url}/v1/chat/completions?key=secret", json={})
+    await egress(destination_of(replica.address))
+    await envoy.admin.quit()
+    await envoy.child.wait()
+    front, out = (json.loads(line) for line in path.read_text().splitlines())
+    assert (front["listener"], front["route"], front["path"], front["status"]) == ("front", "chat", "/v1/chat/completions", 200)
+    assert {"request_id", "phase", "outcome", "reason", "attempts", "x_request_id"} <= front.keys()
+    assert (out["listener"], out["replica"], out["destination"]) == ("egress", *[destination_of(replica.address)] * 2)
+    assert {"request_id", "attempt_id"} <= out.keys()
+    assert "secret" not in path.read_text()
