@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import aiohttp
 
@@ -59,7 +59,10 @@ class ApiClient:
         connector = aiohttp.TCPConnector(ssl=access.tls() or True)
         self._session: Final = aiohttp.ClientSession(access.url, connector=connector)
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def list(self, collection: Collection) -> tuple[list[Object], str]:
@@ -121,7 +124,7 @@ class ApiClient:
                     raise _ERRORS.get(answer.status, ApiError)(f"{path}: {answer.status} {await _message_of(answer)}")
                 yield answer
         except (aiohttp.ClientError, OSError) as error:
-            raise ApiError(f"{path}: {error!r}") from error
+            raise ApiError(f"{path}: {type(error).__name__}: {error}") from error
 
 
 def _selector(collection: Collection) -> dict[str, str]:

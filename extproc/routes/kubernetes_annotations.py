@@ -27,7 +27,7 @@ class AnnotatedObject:
 
     seen: Mapping[str, str]
     """Its annotations of ours, as they are now."""
-    good: Mapping[str, str] = NOTHING
+    good: Mapping[str, str]
     """The last ones that were accepted."""
     problems: tuple[Problem, ...] = ()
     """Why ``seen`` was refused; empty where it is ``good``."""

@@ -1,0 +1,50 @@
+"""How a pod reaches its API server."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from extproc.kubernetes.access import ApiAccess, OutsideClusterError
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Path:
+    (tmp_path / "namespace").write_text("llm\n")
+    (tmp_path / "token").write_text("secret\n")
+    return tmp_path
+
+
+def test_a_pod_is_told_everything(account: Path) -> None:
+    access = ApiAccess.in_cluster(POD, account)
+    assert (access.url, access.namespace) == ("https://10.0.0.1:443", "llm")
+    assert access.headers()["authorization"] == "Bearer secret"
+
+
+def test_a_replaced_token_is_used_at_once(account: Path) -> None:
+    access = ApiAccess.in_cluster(POD, account)
+    (account / "token").write_text("newer")
+    assert access.headers()["authorization"] == "Bearer newer"
+
+
+def test_ipv6_gets_its_brackets(account: Path) -> None:
+    assert ApiAccess.in_cluster({**POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}, account).url == "https://[fd00::1]:443"
+
+
+def test_outside_a_pod_the_reason_is_said(account: Path) -> None:
+    with pytest.raises(OutsideClusterError, match="KUBERNETES_SERVICE_HOST"):
+        ApiAccess.in_cluster({}, account)
+    with pytest.raises(OutsideClusterError, match="automountServiceAccountToken"):
+        ApiAccess.in_cluster(POD, account / "absent")
+
+
+def test_https_is_verified_with_the_clusters_authority(tmp_path: Path) -> None:
+    bundle = ssl.get_default_verify_paths().cafile
+    assert bundle is not None
+    context = ApiAccess(url="https://a", namespace="", ca_file=Path(bundle)).tls()
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert ApiAccess(url="http://a", namespace="").tls() is None
+    assert "authorization" not in ApiAccess(url="http://a", namespace="").headers()

@@ -1,0 +1,44 @@
+"""A roster whose replicas come and go: who gets new attempts, and what stays counted."""
+
+from extproc.replicas.roster import Replica, Roster, Standing
+
+A, B = (Replica(destination=f"{name}:1", url=f"http://{name}:1") for name in "ab")
+
+
+def test_a_newcomer_gets_attempts_and_one_that_left_does_not() -> None:
+    roster = Roster([A])
+    roster.become([B])
+    assert roster.replicas == (B,)
+    assert {roster.choose() for _ in range(3)} == {B}
+
+
+def test_a_withheld_replica_keeps_its_running_attempts_and_gets_no_new_ones() -> None:
+    roster = Roster([A])
+    roster.acquire(A)
+    roster.become([A], withheld=[A.destination])
+    assert roster.choose() is None
+    assert roster.running(A.destination) == 1
+    assert roster.replicas == (A,)
+    roster.become([A])
+    assert roster.choose() == A
+
+
+def test_attempts_on_a_replica_that_left_are_still_released() -> None:
+    roster = Roster([A])
+    roster.acquire(A)
+    roster.become([B])
+    assert roster.running(A.destination) == 1
+    roster.release(A)
+    roster.become([B])
+    assert roster.running(A.destination) == 0
+
+
+def test_healths_word_outlives_a_new_picture() -> None:
+    roster = Roster([A])
+    roster.set_standing(A.destination, Standing.WITHHELD)
+    roster.become([A, B])
+    assert roster.standing(A.destination) is Standing.WITHHELD
+    assert {roster.choose() for _ in range(3)} == {B}
+    roster.become([B])
+    roster.become([A, B])
+    assert roster.standing(A.destination) is Standing.PLACEABLE
