@@ -10,6 +10,7 @@ class ProtoBuildHook(BuildHookInterface):
     """Generates ext_proc_pb2.py and its .pyi next to the one module that imports them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        import grpc_tools
         from grpc_tools import protoc
 
         root = Path(self.root)
@@ -18,6 +19,7 @@ class ProtoBuildHook(BuildHookInterface):
             [
                 "protoc",
                 f"-I{root / 'proto'}",
+                f"-I{Path(grpc_tools.__file__).parent / '_proto'}",  # google/protobuf/*.proto
                 f"--python_out={target}",
                 f"--pyi_out={target}",
                 str(root / "proto" / "ext_proc.proto"),
