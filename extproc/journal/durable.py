@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from extproc.journal import transactions
-from extproc.journal.interface import History, JournalQuery, JournalUnavailable, RequestTakenOver
+from extproc.journal.interface import NOTHING_WAITS, Backlog, History, JournalQuery, JournalUnavailable, RequestTakenOver
 from extproc.journal.records import JournalEvent, RequestFacts, fold_all
 from extproc.journal.transactions import NumberedEvent
 from extproc.storage.owner import Owner
@@ -44,6 +44,8 @@ class DurableJournal:
         self._database = database
         self._owner = owner
         self._waiting: deque[_Waiting] = deque()
+        self._storing: Sequence[_Waiting] = ()
+        """The batch that the database has been given and has not answered yet."""
         self._flusher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._down: str | None = None
@@ -53,6 +55,14 @@ class DurableJournal:
     @property
     def available(self) -> bool:
         return self._down is None
+
+    @property
+    def backlog(self) -> Backlog:
+        storing, waiting = self._storing, len(self._waiting)
+        oldest = storing[0] if storing else next(iter(self._waiting.copy()), None)
+        if oldest is None:
+            return NOTHING_WAITS
+        return Backlog(events=len(storing) + waiting, oldest_at_ms=oldest.item.event.at_ms)
 
     def append(self, event: JournalEvent) -> None:
         self._wait(event, None)
@@ -138,6 +148,7 @@ class DurableJournal:
     async def _store(self, batch: Sequence[_Waiting]) -> bool:
         """Whether the database took it. An empty batch asks whether the database is back."""
         items = [waiting.item for waiting in batch]
+        self._storing = batch
         try:
             if not items:
                 await self._owner.announce()
@@ -146,6 +157,8 @@ class DurableJournal:
         except StorageUnavailable as error:
             self._went_down(str(error), batch)
             return False
+        finally:
+            self._storing = ()
         if self._down is not None:
             _log.warning("the journal's database is back; %d events were given up meanwhile", self._given_up)
             self._down, self._given_up = None, 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from extproc.journal.records import JournalEvent, RequestFacts
 
@@ -36,12 +36,27 @@ class History:
     running: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What was taken and is not stored yet. ``oldest_at_ms`` is of the wall clock, None where nothing waits."""
+
+    events: int
+    oldest_at_ms: int | None
+
+
+NOTHING_WAITS: Final = Backlog(events=0, oldest_at_ms=None)
+
+
 class Journal(Protocol):
     """Requests and their events. Calls for one request come from one task, in order."""
 
     @property
     def available(self) -> bool:
         """Whether the last write succeeded; while False a new generation is refused at once, before it costs a prefill."""
+
+    @property
+    def backlog(self) -> Backlog:
+        """How far storing is behind. May be read from another thread."""
 
     def append(self, event: JournalEvent) -> None:
         """Take an event without waiting; it is stored in order with its request's others. Never raises."""

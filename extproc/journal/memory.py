@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from extproc.journal.interface import History, JournalQuery, RequestTakenOver
+from extproc.journal.interface import NOTHING_WAITS, History, JournalQuery, RequestTakenOver
 from extproc.journal.records import OPEN, EventKind, JournalEvent, RequestFacts, fold_all
 
 REQUESTS_MAX: Final = 10_000
@@ -15,6 +15,7 @@ class MemoryJournal:
     """The Journal interface over dictionaries."""
 
     available: Final = True
+    backlog: Final = NOTHING_WAITS
 
     def __init__(self, requests_max: int = REQUESTS_MAX) -> None:
         self._requests_max = requests_max

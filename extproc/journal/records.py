@@ -51,6 +51,8 @@ class AttemptFacts:
     attempt_id: str
     replica: str
     started_at_ms: int
+    failed_at_ms: int | None = None
+    """Before the first delta; after it the request ends with its attempt."""
     cause: str | None = None
     evidence: str | None = None
     fence_proof: str | None = None
@@ -157,7 +159,10 @@ def _first_delta_sent(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
 def _attempt_failed(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
     phase = facts.phase if facts.first_delta_sent else "fencing"
     cause, evidence = _text(event, "cause"), _text(event, "evidence")
-    changed = _change_attempt(facts, event, lambda attempt: replace(attempt, cause=cause, evidence=evidence))
+    at_ms = event.at_ms
+    changed = _change_attempt(
+        facts, event, lambda attempt: replace(attempt, failed_at_ms=at_ms, cause=cause, evidence=evidence)
+    )
     return replace(changed, phase=phase)
 
 

@@ -14,7 +14,14 @@ from extproc.decision.lease import Stamp
 ClockMs = Callable[[], int]
 """This processor's monotonic clock, milliseconds."""
 
+Beaten = Callable[[int, bool], None]
+"""Told how many leases a beat carried and whether it was answered. Must neither wait nor raise."""
+
 ANSWER_SHOWN_MAX: Final = 100
+
+
+def unheeded(leases: int, answered: bool) -> None:
+    """Where nobody counts beats."""
 
 
 class GuardUnheardError(Exception):
@@ -48,12 +55,19 @@ class GuardClient:
     session: aiohttp.ClientSession
     token: str
     clock_ms: ClockMs
+    beaten: Beaten = unheeded
 
     async def beat(self, url: str, body: HeartbeatRequest, *, timeout_ms: int) -> Stamp:
         """Send renewals and get a stamp; raises GuardUnheardError."""
         asked_at_ms = self.clock_ms()
-        answer = await self._post(url + HEARTBEAT_PATH, body, timeout_ms)
-        return self._stamp(answer, asked_at_ms)
+        try:
+            answer = await self._post(url + HEARTBEAT_PATH, body, timeout_ms)
+            stamp = self._stamp(answer, asked_at_ms)
+        except GuardUnheardError:
+            self.beaten(len(body["leases"]), False)
+            raise
+        self.beaten(len(body["leases"]), True)
+        return stamp
 
     async def cancel(self, url: str, attempt_id: str, *, timeout_ms: int) -> Acknowledgement:
         """Ask for an attempt's end and wait until it has come; raises GuardUnheardError."""

@@ -1,0 +1,119 @@
+"""The one place where a request's events become what logs, metrics, traces and pages are told.
+
+The processor's record tells the witness each event once (processor/observing.py). The witness folds it into the request's
+facts, so that no subscriber keeps a state machine of its own, and hands both on. Prompts and answers never come by here.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from extproc.contract.errors import ErrorCode
+from extproc.journal.records import EventKind, JournalEvent, RequestFacts, admit, fold
+
+LOGGER: Final = logging.getLogger("deltafence.telemetry")
+
+AttemptHeaders = Callable[[str], Sequence[tuple[str, str]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One event of one request, with the facts before and after it. ``before`` is None at the admission."""
+
+    event: JournalEvent
+    before: RequestFacts | None
+    after: RequestFacts
+    trace_id: str
+    """The request's trace, 32 hex digits, whether or not anything exports it."""
+
+    @property
+    def phase_before(self) -> str | None:
+        """Where the request was; None at the admission."""
+        return None if self.before is None else self.before.phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnedAway:
+    """A request that was answered before it was admitted; no journal knows it."""
+
+    request_id: str
+    api: str
+    code: ErrorCode
+
+
+class Subscriber(Protocol):
+    """Told on the event loop; must not wait."""
+
+    def saw(self, transition: Transition) -> None:
+        """An admitted request has moved."""
+
+    def turned_away(self, turned_away: TurnedAway) -> None:
+        """A request was not admitted."""
+
+
+def no_headers(attempt_id: str) -> Sequence[tuple[str, str]]:
+    """Where nothing traces: the client's own trace headers go on unchanged."""
+    return ()
+
+
+@dataclass(slots=True)
+class _Open:
+    facts: RequestFacts
+    trace_id: str
+
+
+class Witness:
+    """The processor's Observer. Invariant: ``_open`` holds exactly the admitted requests that have no outcome yet."""
+
+    def __init__(self, subscribers: Sequence[Subscriber], attempt_headers: AttemptHeaders = no_headers) -> None:
+        self._subscribers = tuple(subscribers)
+        self._attempt_headers = attempt_headers
+        self._open: dict[str, _Open] = {}
+
+    def saw(self, event: JournalEvent) -> None:
+        """The journal has taken this event."""
+        known = self._open.get(event.request_id)
+        if known is None and event.kind is not EventKind.ADMITTED:
+            return
+        before = None if known is None else known.facts
+        after = admit(event) if before is None else fold(before, event)
+        trace_id = trace_id_of(event) if known is None else known.trace_id
+        if event.kind is EventKind.ENDED:
+            self._open.pop(event.request_id, None)
+        else:
+            self._open[event.request_id] = _Open(after, trace_id)
+        transition = Transition(event=event, before=before, after=after, trace_id=trace_id)
+        for subscriber in self._subscribers:
+            try:
+                subscriber.saw(transition)
+            except Exception:
+                # What is told may be wrong then; the request must not be.
+                LOGGER.exception("%s could not be told of %s", type(subscriber).__name__, event.kind)
+
+    def turned_away(self, *, request_id: str, api: str, code: ErrorCode) -> None:
+        """A request was answered before it was admitted."""
+        told = TurnedAway(request_id=request_id, api=api, code=code)
+        for subscriber in self._subscribers:
+            try:
+                subscriber.turned_away(told)
+            except Exception:
+                LOGGER.exception("%s could not be told that a request was turned away", type(subscriber).__name__)
+
+    def attempt_headers(self, attempt_id: str) -> Sequence[tuple[str, str]]:
+        """Headers that join the attempt to its request's trace."""
+        try:
+            return self._attempt_headers(attempt_id)
+        except Exception:
+            LOGGER.exception("attempt %s goes without trace headers", attempt_id)
+            return ()
+
+
+def trace_id_of(admitted: JournalEvent) -> str:
+    """The client's trace id where it sent one (W3C Trace Context), else one made of the request id, so that whoever has the
+    one finds the other."""
+    traceparent = admitted.detail.get("traceparent")
+    if isinstance(traceparent, str):
+        return traceparent.split("-")[1]
+    return hashlib.blake2b(admitted.request_id.encode(), digest_size=16).hexdigest()
