@@ -153,6 +153,8 @@ def prompt_bytes(document: dict[str, object]) -> int:
 
 def _decode_body(body: bytes) -> dict[str, object]:
     """vLLM reads bodies with the standard library, which takes more than orjson does (NaN, other UTFs): so do we."""
+    if not body:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST_BODY, "the request body is empty; send a JSON object")
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:

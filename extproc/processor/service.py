@@ -86,7 +86,7 @@ class Service:
         )
         policy = self._policy_of(question)
         dialect = dialect_of_path(head.path) if head.method == "POST" else None
-        if dialect is None or head.end_of_stream or policy.mode is not Mode.ENFORCE:
+        if dialect is None or policy.mode is not Mode.ENFORCE:
             await _pass_through(stream, head)
             return
         client = ClientStream(stream.write)
@@ -124,7 +124,7 @@ class Service:
         if self._world.is_draining():
             raise RequestRejected(ErrorCode.DRAINING, "this gateway is shutting down; send the request again")
         check_head(head, self._limits.request_bytes_max)
-        body = await read_body(stream.read, self._limits.request_bytes_max)
+        body = b"" if head.end_of_stream else await read_body(stream.read, self._limits.request_bytes_max)
         request = read_request(dialect, head, body)
         record = RequestRecord(self._world.journal, request_id, self._world.wall_ms, self._world.observer)
         record.note(
