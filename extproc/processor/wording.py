@@ -76,10 +76,14 @@ _NOT_HANDED_ON: Final = names.HOP_BY_HOP | {"content-length", "server"}
 
 
 def answer_headers(upstream: Sequence[tuple[str, str]], request_id: str, attempts: int) -> list[tuple[str, str]]:
-    """A replica's response headers as the client gets them: nothing of ours, Envoy's or between two neighbours."""
-    kept = [
-        (name, value)
-        for name, value in upstream
-        if name not in _NOT_HANDED_ON and not name.startswith(names.STRIPPED_FROM_CLIENTS)
-    ]
-    return [*kept, *identity_headers(request_id, attempts)]
+    """A replica's response headers as the client gets them: nothing of ours, Envoy's or between two neighbours.
+
+    Envoy keeps only the last of a name given twice in a StreamedImmediateResponse, so repeated ones are joined (RFC 9110 section
+    5.3). ``set-cookie`` may not be joined (RFC 6265 section 3): of several the last one arrives.
+    """
+    kept: dict[str, str] = {}
+    for name, value in upstream:
+        if name in _NOT_HANDED_ON or name.startswith(names.STRIPPED_FROM_CLIENTS):
+            continue
+        kept[name] = f"{kept[name]}, {value}" if name in kept and name != "set-cookie" else value
+    return [*kept.items(), *identity_headers(request_id, attempts)]
