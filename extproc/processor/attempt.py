@@ -21,7 +21,9 @@ class AnswerKind(StrEnum):
     WHOLE = "whole"
     """Held until it is complete, so repeatable until then; nothing may be added to it."""
     OPAQUE = "opaque"
-    """Encoded bytes: forwarded unread, and nothing may be put between them (CASES SSE-13)."""
+    """Encoded events: forwarded unread, and nothing may be put between them (CASES SSE-13)."""
+    SEALED = "sealed"
+    """An encoded answer that is no stream: held until HTTP says that it is complete, then handed on unread."""
     REFUSAL = "refusal"
     """The replica's own request error: held whole, then handed on unchanged."""
 
@@ -95,6 +97,13 @@ class Attempt:
         self.kind = kind
         if kind is AnswerKind.EVENTS:
             self.reader = StreamReader(dialect, choices)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether what was delivered of this attempt is a whole answer; asked after the boundary."""
+        if self.reader is not None:
+            return self.reader.finished
+        return self.kind in (AnswerKind.WHOLE, AnswerKind.SEALED)
 
     def take(self) -> bytes:
         """Everything received since the last call."""

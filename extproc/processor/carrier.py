@@ -122,6 +122,8 @@ class Carrier:
                     self.cancel(effect.why)
                 case effects.RecordOutcome():
                     self._speaker.record_outcome(effect)
+                case effects.FinishStream():
+                    pass  # there is nobody to tell
                 case _:
                     raise AssertionError(f"{effect} for a client that left")
 

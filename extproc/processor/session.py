@@ -35,6 +35,8 @@ _BAD_ENDINGS: Final[dict[Ending, str]] = {
     Ending.DONE_WITHOUT_FINISH: "the stream was closed with [DONE] and no finish before it",
     Ending.MALFORMED: "the replica sent an event that is not JSON",
 }
+EVENT_TOO_LARGE: Final = "event_too_large"
+"""The type under which StreamReader.feed reports its own limit; a second copy of such an event would be as large."""
 
 
 class Session:
@@ -82,8 +84,14 @@ class Session:
             self._carrier.close()
 
     def _leave(self) -> None:
-        """The client is gone: none of these effects waits, so they are done before the cancellation goes on."""
-        self._state, effects = step(self._state, events.ClientLeft(), self._policy)
+        """The client is gone: none of these effects waits, so they are done before the cancellation goes on.
+
+        One that left with the finish in its hands has a whole answer, whatever end mark was still to come (CASES CAN-02).
+        """
+        attempt = self._carrier.attempt
+        has_all = self._state.phase is Phase.DECODE and attempt is not None and attempt.has_finished
+        left = events.AnswerFinished() if has_all else events.ClientLeft()
+        self._state, effects = step(self._state, left, self._policy)
         self._carrier.leave(effects)
 
     async def _apply(self, event: events.Event | None) -> None:
@@ -146,10 +154,15 @@ class Session:
             return
         refused = reading.verdict is HeadVerdict.REQUEST_ERROR
         kind = AnswerKind.REFUSAL if refused else kind_of_answer(head, stream=self._request.stream)
+        if self._client.written is Written.HEAD and kind not in (AnswerKind.EVENTS, AnswerKind.REFUSAL):
+            # The head that went out early promised plain events (keep-alive); nothing else may follow it.
+            await self._fail(Cause.ENGINE_ERROR, f"the answer is no event stream but {kind}")
+            return
         attempt.read_as(kind, self._request.dialect, self._request.choices)
 
     async def _read_body(self, attempt: Attempt, data: bytes) -> None:
-        attempt.last_received_ms = self._world.now_ms()
+        if self._policy.deadlines.idle_ms:
+            attempt.last_received_ms = self._world.now_ms()
         if attempt.reader is not None:
             await self._read_events(attempt, attempt.reader, attempt.reader.feed(data))
         elif self._state.phase is Phase.DECODE:
@@ -176,6 +189,9 @@ class Session:
             await self._hold(attempt, batch.forward)
         if self._state.phase not in (Phase.PREFILL, Phase.DECODE):
             return
+        if batch.error is not None and batch.error.type == EVENT_TOO_LARGE:
+            await self._fail(Cause.RESPONSE_TOO_LARGE, batch.error.message)
+            return
         if batch.ending is not None and batch.ending is not Ending.FINISHED:
             await self._fail(Cause.ENGINE_ERROR, _BAD_ENDINGS[batch.ending], batch.error)
             return
@@ -200,7 +216,7 @@ class Session:
             await self._fail(Cause.REPLICA_GONE, broken)
         elif attempt.kind is AnswerKind.REFUSAL:
             await self._apply(events.RequestRefused(status=attempt.head.status))
-        elif attempt.kind is AnswerKind.OPAQUE:
+        elif attempt.kind in (AnswerKind.OPAQUE, AnswerKind.SEALED):
             await self._deliver_whole()
         else:
             await self._read_whole(attempt)
@@ -268,7 +284,7 @@ def kind_of_answer(head: ResponseHead, *, stream: bool) -> AnswerKind:
     is read as events; a JSON one never gets events appended."""
     content_type = (head.get("content-type") or "").partition(";")[0].strip().lower()
     events_expected = content_type == "text/event-stream" or (stream and content_type in ("", "text/plain"))
-    if not events_expected:
-        return AnswerKind.WHOLE
     encoded = (head.get("content-encoding") or "identity").strip().lower() != "identity"
-    return AnswerKind.OPAQUE if encoded else AnswerKind.EVENTS
+    if events_expected:
+        return AnswerKind.OPAQUE if encoded else AnswerKind.EVENTS
+    return AnswerKind.SEALED if encoded else AnswerKind.WHOLE

@@ -69,7 +69,7 @@ class Speaker:
         self._delivering = attempt
         if self._client.written is Written.NOTHING:
             headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
-            if attempt.kind is AnswerKind.WHOLE:
+            if attempt.kind in (AnswerKind.WHOLE, AnswerKind.SEALED):
                 headers.append(("content-length", str(attempt.held_bytes)))
             await self._client.begin(attempt.head.status, headers)
         held = attempt.release_held()
