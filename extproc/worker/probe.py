@@ -123,16 +123,14 @@ def note(word: str, facts: dict[str, object]) -> None:
 async def run_probe(target: Target, settings: WatchSettings, host: str | None, port: int) -> None:
     """Watch and serve until SIGTERM or SIGINT. Raises OSError where it can't listen."""
     watch = Watch(target, settings, note)
-    server = await ProbeServer(watch).start(host, port)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    addresses = [":".join(map(str, socket.getsockname()[:2])) for socket in server.sockets]
-    note("listening", {"addresses": addresses, "target": target.authority})
-    watching = asyncio.create_task(keep_watching(watch.run, note), name="watch")
-    async with server:
+    async with ProbeServer(watch).listening(host, port) as addresses:
+        note("listening", {"addresses": addresses, "target": target.authority})
+        watching = asyncio.create_task(keep_watching(watch.run, note), name="watch")
         await stop.wait()
-    watching.cancel()
+        watching.cancel()
 
 
 async def keep_watching(run: Callable[[], Awaitable[None]], note: Note) -> None:

@@ -7,14 +7,16 @@ already known, a connection has seconds to state its request, and when there are
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 from extproc.decision.health_report import encode_history, encode_record
 from extproc.worker.watch import Watch
 
 HEAD_BYTES_MAX: Final = 8_192
-REQUEST_TIMEOUT_S: Final = 2.0
+REQUEST_TIMEOUT_S: Final = 10.0
+"""Long enough for a starved node; what silent clients can hold is bounded by their number."""
 CONNECTIONS_MAX: Final = 64
 REASONS: Final = {
     200: "OK",
@@ -63,17 +65,26 @@ class ProbeServer:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._stating: dict[asyncio.StreamWriter, None] = {}
+        self._serving: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str | None, port: int) -> asyncio.Server:
-        """Listen; host None is every interface. Raises OSError."""
-        return await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
-
-    def break_off(self) -> None:
-        """End the connections that have not stated their request yet."""
-        for writer in self._stating:
-            writer.transport.abort()
+    @asynccontextmanager
+    async def listening(self, host: str | None, port: int) -> AsyncIterator[list[str]]:
+        """Serve for the length of the block, which gets the addresses; host None is every interface. Raises OSError."""
+        server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
+        try:
+            yield [":".join(map(str, socket.getsockname()[:2])) for socket in server.sockets]
+        finally:
+            server.close()
+            while self._serving:
+                for writer in self._stating:
+                    writer.transport.abort()
+                await asyncio.wait(set(self._serving))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
         self._stating[writer] = None
         if len(self._stating) > CONNECTIONS_MAX:
             oldest = next(iter(self._stating))

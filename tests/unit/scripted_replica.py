@@ -53,9 +53,17 @@ class ScriptedReplica:
     def serve(self, body: bytes, path: str = "/metrics", status: int = 200) -> None:
         self.pages[path] = answer(body, status)
 
-    def stop_listening(self) -> None:
-        """From now on connections are refused."""
+    async def stop_listening(self) -> None:
+        """From now on connections are refused.
+
+        What was accepted just now takes some turns of the loop to become a connection, and asyncio loses it if the server is
+        closed meanwhile; so accepting ends first.
+        """
         assert self.server is not None
+        for listener in self.server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        for _ in range(10):
+            await asyncio.sleep(0)
         self.server.close()
 
     async def until_asked(self, path: str, times: int = 1) -> None:
@@ -115,7 +123,7 @@ class ScriptedReplica:
         try:
             yield self
         finally:
-            server.close()
+            await self.stop_listening()
             for connection in self.connections:
                 connection.transport.abort()
             async with self.changed:

@@ -128,7 +128,7 @@ async def test_a_dead_replica_is_told_and_comes_back_through_its_answer():
     replica = idle_replica()
     async with monitoring(replica) as told:
         await told.until("r0", Verdict.IDLE)
-        replica.stop_listening()
+        await replica.stop_listening()
         assert (await told.until("r0", Verdict.DEAD)).placement is Placement.WITHHELD
         replica.serve(metrics(steps=0, started=1764429999.0))
         async with replica.serving(replica.port):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -59,15 +60,8 @@ async def test_it_serves_every_interface_where_only_a_port_is_given():
 
 
 def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]):
-    async def taken() -> None:
-        async with idle_replica().serving() as replica:
-            status = await asyncio.to_thread(run_main, f"127.0.0.1:{replica.port}")
-            assert status == 1
-
-    def run_main(listen: str) -> int:
-        return main(["--listen", listen])
-
-    asyncio.run(taken())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 1
     assert "can't listen on" in capsys.readouterr().err
 
 

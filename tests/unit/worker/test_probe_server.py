@@ -52,19 +52,15 @@ class Probe:
 @asynccontextmanager
 async def probing(replica: ScriptedReplica, settings: WatchSettings = SETTINGS) -> AsyncIterator[Probe]:
     watch = Watch(Target.parse(replica.url), settings, lambda word, facts: probe.note(word, facts))
-    server = ProbeServer(watch)
-    listener = await server.start("127.0.0.1", 0)
-    probe = Probe(watch=watch, port=listener.sockets[0].getsockname()[1])
-    watching = asyncio.create_task(watch.run())
-    try:
-        yield probe
-    finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-        listener.close()
-        server.break_off()
-        await listener.wait_closed()
+    async with ProbeServer(watch).listening("127.0.0.1", 0) as (address,):
+        probe = Probe(watch=watch, port=int(address.rpartition(":")[2]))
+        watching = asyncio.create_task(watch.run())
+        try:
+            yield probe
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
 
 
 async def test_an_idle_server_is_alive_ready_and_asked_for_one_token():
@@ -145,7 +141,7 @@ async def test_a_dead_server_is_given_the_time_of_a_load_and_then_fails():
         async with probing(replica) as probe, probing(replica, quick) as quick_probe:
             await probe.until(Verdict.IDLE)
             await quick_probe.until(Verdict.IDLE)
-            replica.stop_listening()
+            await replica.stop_listening()
             await probe.until(Verdict.DEAD)
             await quick_probe.until(Verdict.DEAD)
             status, live = await probe.page("/livez")
