@@ -37,6 +37,7 @@ class ChoicesAnswer(Answer):
             index = index_of(choice)
             if index not in self._open and index not in self._closed:
                 self._open.add(index)
+                self.only_first_open = self._open == {0} and not self._closed
             reason = choice.get("finish_reason")
             if reason:
                 bad = bad_ending(reason)
@@ -49,6 +50,7 @@ class ChoicesAnswer(Answer):
         if finishes:
             self._open.difference_update(finishes)
             self._closed.update(finishes)
+            self.only_first_open = False
             self.finished = not self._open and len(self._closed) >= self._finished_min
         usage_tokens = None if usage is None else self._add_usage(choices, usage)
         if tokens == 1 and content and usage_tokens is None:

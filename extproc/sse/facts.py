@@ -61,6 +61,8 @@ class Answer(ABC):
 
     finished: bool = False
     """Every choice has said why it ended, and the reason is a finish."""
+    only_first_open: bool = False
+    """Choice 0 is the only one that was seen, and it has not finished. Kept by dialects that have choices."""
     next_sequence_number: int = 0
     """The number that the next event would carry, in the dialect that numbers its events."""
 

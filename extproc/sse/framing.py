@@ -62,6 +62,11 @@ class Framer:
         """Bytes held of an unfinished event."""
         return len(self._held)
 
+    @property
+    def is_between_events(self) -> bool:
+        """Nothing is held and no line end is torn: the next chunk begins an event."""
+        return not (self._held or self._torn or self._at_offset_zero)
+
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that ``chunk`` completes, in order. Raises EventTooLarge."""
         if self._held or self._torn or b"\r" in chunk:

@@ -18,6 +18,7 @@ from extproc.sse.facts import NOTHING, Answer, Ending, Reading, UpstreamError, f
 from extproc.sse.framing import EVENT_BYTES_MAX, Event, EventTooLarge, Framer
 from extproc.sse.messages import MessageAnswer
 from extproc.sse.payloads import NotJson, decode_payload
+from extproc.sse.plain_delta import OPENINGS, is_plain_delta
 from extproc.sse.responses import ResponseAnswer
 
 __all__ = ["Batch", "Dialect", "Ending", "StreamReader", "UpstreamError", "dialect_of_path"]
@@ -56,6 +57,8 @@ class StreamReader:
     def __init__(self, dialect: Dialect, choices: int = 1, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._framer = Framer(event_bytes_max)
         self._answer = _ANSWERS[dialect](choices)
+        self._opening = OPENINGS.get(dialect) if choices == 1 else None
+        self._event_bytes_max = event_bytes_max
         self._content = False
         self._tokens = 0
         self._usage_tokens: int | None = None
@@ -94,6 +97,9 @@ class StreamReader:
 
     def feed(self, chunk: bytes) -> Batch:
         """Read the next bytes. An event over the size limit ends the attempt with an ERROR of type ``event_too_large``."""
+        if self._opening is not None and self._is_between_deltas(chunk) and is_plain_delta(chunk, self._opening):
+            self._tokens += 1
+            return Batch(chunk, True, 1, self._usage_tokens)
         if self._ending is not None:
             return self._batch(self._line_feed_after_the_last(chunk))
         try:
@@ -104,6 +110,16 @@ class StreamReader:
                 return batch
             self._fail(Reading(ending=Ending.ERROR, error=UpstreamError(str(refusal), type="event_too_large")))
             return self._batch(batch.forward, content=batch.content, tokens=batch.tokens)
+
+    def _is_between_deltas(self, chunk: bytes) -> bool:
+        """Content came, choice 0 alone is open, no event is half here: only then may a chunk be taken for a plain delta."""
+        return (
+            self._content
+            and self._ending is None
+            and self._answer.only_first_open
+            and self._framer.is_between_events
+            and len(chunk) <= self._event_bytes_max
+        )
 
     def end(self) -> Batch:
         """The replica's stream ended, or fell silent after its finish. Without a finish ``ending`` stays None: it was cut."""

@@ -27,10 +27,8 @@ def typed(payload: dict[str, Any]) -> bytes:
 
 
 def chat(delta: dict[str, Any] | None, finish_reason: str | None = None, index: int = 0, **choice: Any) -> bytes:
-    fields = {"index": index, "logprobs": None, "finish_reason": finish_reason, **choice}
-    if delta is not None:
-        fields["delta"] = delta
-    return chat_chunk([fields])
+    said = {} if delta is None else {"delta": delta}
+    return chat_chunk([{"index": index, **said, "logprobs": None, "finish_reason": finish_reason, **choice}])
 
 
 def chat_chunk(choices: list[Any], **fields: Any) -> bytes:
