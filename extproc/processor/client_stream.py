@@ -10,7 +10,8 @@ from enum import StrEnum
 from extproc.processor import messages
 from extproc.processor.protobuf import ProcessingResponse
 
-Write = Callable[[ProcessingResponse], Awaitable[None]]
+Write = Callable[[ProcessingResponse | bytes], Awaitable[None]]
+"""Sends a message, or the bytes of one."""
 Headers = Sequence[tuple[str, str]]
 Metadata = Mapping[str, str | float]
 
@@ -39,7 +40,7 @@ class ClientStream:
     async def write(self, data: bytes) -> None:
         """Write a piece of the body."""
         assert self.written is Written.HEAD, f"a body after {self.written}"
-        await self._write(messages.answer_body(data))
+        await self._write(messages.encode_delta(data))
 
     async def end(self, data: bytes, metadata: Metadata) -> None:
         """Write the last piece (which may be empty) and end the answer. ``metadata`` goes to Envoy's access log."""

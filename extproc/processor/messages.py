@@ -133,6 +133,17 @@ def answer_body(
     return response
 
 
+def encode_delta(body: bytes) -> bytes:
+    """The wire form of ``answer_body(body)``, written by hand for the one message that is sent once per delta.
+
+    Three nested length-delimited fields, each with a tag of one byte (protobuf's encoding guide): ProcessingResponse's
+    streamed_immediate_response, its body_response, and that one's body. A third of the cost of message objects.
+    """
+    piece = b"\x0a" + _varint(len(body)) + body if body else b""
+    answer = b"\x12" + _varint(len(piece)) + piece
+    return b"\x5a" + _varint(len(answer)) + answer
+
+
 def immediate(
     status: int,
     headers: Sequence[tuple[str, str]],
@@ -165,3 +176,17 @@ def immediate(
 def _header_text(header: HeaderValue) -> str:
     """Envoy fills raw_value; value is the older form, and both may not be set at once."""
     return header.raw_value.decode("latin-1") or header.value
+
+
+def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return _ONE_BYTE[number]
+    digits = bytearray()
+    while number >= 0x80:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(0x80))

@@ -24,8 +24,8 @@ class Stream(Protocol):
         """Envoy's next message; None at the stream's end."""
 
     @property
-    def write(self) -> Callable[[ProcessingResponse], Awaitable[None]]:
-        """Sends a message."""
+    def write(self) -> Callable[[ProcessingResponse | bytes], Awaitable[None]]:
+        """Sends a message, or the bytes of one."""
 
     async def abort(self, detail: str) -> NoReturn:
         """End the stream with an error status, which makes Envoy cut what the client was receiving."""

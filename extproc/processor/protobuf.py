@@ -73,7 +73,7 @@ METHOD: Final = "Process"
 
 Process = Callable[
     [AsyncIterator[ProcessingRequest], "grpc.aio.ServicerContext[ProcessingRequest, ProcessingResponse]"],
-    AsyncIterator[ProcessingResponse] | Awaitable[None],
+    AsyncIterator[ProcessingResponse | bytes] | Awaitable[None],
 ]
 """One call per HTTP request: an async generator, or a coroutine that uses the stream's own ``read`` and ``write``."""
 
@@ -83,11 +83,16 @@ def http_status(code: int) -> HttpStatus:
     return HttpStatus(code=cast("StatusCode", code))
 
 
+def _serialize(response: ProcessingResponse | bytes) -> bytes:
+    """A message, or the bytes of one that was encoded by hand (messages.encode_delta)."""
+    return response if isinstance(response, bytes) else response.SerializeToString()
+
+
 def method_handlers(process: Process) -> grpc.GenericRpcHandler:
     """The generic handler that serves ``process`` as Envoy's external processor."""
     method = grpc.stream_stream_rpc_method_handler(
         process,
         request_deserializer=ProcessingRequest.FromString,
-        response_serializer=ProcessingResponse.SerializeToString,
+        response_serializer=_serialize,
     )
     return grpc.method_handlers_generic_handler(SERVICE_NAME, {METHOD: method})

@@ -41,13 +41,13 @@ class FakeStream:
         return self._messages.pop(0) if self._messages else None
 
     @property
-    def write(self) -> Callable[[ProcessingResponse], Awaitable[None]]:
+    def write(self) -> Callable[[ProcessingResponse | bytes], Awaitable[None]]:
         return self._write
 
-    async def _write(self, message: ProcessingResponse) -> None:
+    async def _write(self, message: ProcessingResponse | bytes) -> None:
         if self.before_write is not None:
             await self.before_write()
-        self.sent.append(message)
+        self.sent.append(ProcessingResponse.FromString(message) if isinstance(message, bytes) else message)
         self.changed.set()
 
     async def abort(self, detail: str) -> NoReturn:

@@ -217,3 +217,9 @@ def test_en_04_body_is_only_answered_with_streamed_response(body: bytes, end_of_
     assert mutation == service.BodyMutation(
         streamed_response=service.StreamedBodyResponse(body=body, end_of_stream=end_of_stream)
     )
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, 121, 122, 123, 124, 125, 127, 128, 16_000, 16_383, 16_384, 3_000_000])
+def test_the_delta_encoded_by_hand_is_the_message_byte_for_byte(length: int) -> None:
+    body = b"x" * length
+    assert messages.encode_delta(body) == messages.answer_body(body).SerializeToString()
