@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-simulation demo bench clean
+.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-simulation test-vllm demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -35,6 +35,12 @@ test-unit: setup ## unit tests, seconds
 test-simulation: export FIRST_SEED ?= 0
 test-simulation: setup ## the lease protocol under a random network, 100,000 seeds from FIRST_SEED on
 	$(BIN)/pytest -n 2 tests/simulation
+
+test-vllm: setup ## a real vLLM (CPU build, its own environment in .venv-vllm) with the guard; the first run installs 3.4 GB
+	rm -rf out/wheel
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w out/wheel .
+	$(PYTHON) scripts/install_vllm.py .venv-vllm out/wheel
+	$(BIN)/pytest --timeout 600 tests/real_vllm
 
 bench: setup ## CPU per delta and time to first token beside a no-op ext_proc and Envoy alone; out/bench.json
 	$(BIN)/python -m bench
