@@ -16,6 +16,7 @@ CLICK_COMMANDS: Final = {
     "journal": "extproc.app.journal_command:journal",
     "policy": "extproc.app.policy_command:policy",
     "processor": "extproc.app.processor_command:processor",
+    "tools": "extproc.app.tools_command:tools",
     "up": "extproc.app.up:up",
 }
 """Name to ``module:attribute`` of a click command. Needs the ``gateway`` extra."""

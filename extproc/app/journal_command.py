@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -13,6 +12,7 @@ import click
 from extproc.app.admin import facts_document
 from extproc.app.database_options import COMMAND_OWNER, DATABASE_OPTION, run_on_database
 from extproc.app.parameters import DURATION
+from extproc.app.words import clock_text, count_text
 from extproc.decision.effects import Outcome
 from extproc.journal.durable import DurableJournal
 from extproc.journal.interface import JournalQuery
@@ -113,7 +113,7 @@ def _summary(facts: RequestFacts) -> str:
     lines = [f"{facts.request_id}  {facts.api}  model {facts.model or '-'}  route {facts.route or '-'}  {kind}"]
     delivered = f"{facts.delivered_output_tokens} output tokens delivered ({facts.delivered_output_tokens_source})"
     ended = f"{facts.outcome} ({facts.reason})" if facts.outcome else f"{OPEN}, phase {facts.phase}"
-    lines.append(f"{ended}: {delivered}, {_count(len(facts.attempts), 'attempt')}")
+    lines.append(f"{ended}: {delivered}, {count_text(len(facts.attempts), 'attempt')}")
     return "\n".join(lines)
 
 
@@ -127,26 +127,18 @@ def _timeline(events: Sequence[JournalEvent]) -> list[str]:
         lines.append(
             f"  +{(event.at_ms - begin_ms) / 1000:<9.3f} {event.kind:<17} {where}{'  ' if where else ''}{detail}".rstrip()
         )
-    return [f"  {_clock(begin_ms)}", *lines]
+    return [f"  {clock_text(begin_ms)}", *lines]
 
 
 def _line(facts: RequestFacts) -> str:
     return "  ".join(
         (
             facts.request_id,
-            _clock(facts.admitted_at_ms),
+            clock_text(facts.admitted_at_ms),
             f"{facts.outcome or OPEN:<11}",
             f"{facts.reason or '-':<20}",
             f"{facts.delivered_output_tokens:>6} tokens",
-            f"{_count(len(facts.attempts), 'attempt'):<10}",
+            f"{count_text(len(facts.attempts), 'attempt'):<10}",
             facts.model or "-",
         )
     )
-
-
-def _clock(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
