@@ -6,13 +6,12 @@ import time
 from collections.abc import Mapping
 
 from extproc.journal.interface import Journal
-from extproc.routes.resolution import EffectivePolicy
 from extproc.telemetry import instruments as metric
 from extproc.telemetry.exports import open_exports
 from extproc.telemetry.logs import RequestLog
 from extproc.telemetry.meters import Meters
 from extproc.telemetry.metrics import RequestMetrics
-from extproc.telemetry.policies import PolicyBook
+from extproc.telemetry.policies import PolicyMetrics
 from extproc.telemetry.recent import Recent
 from extproc.telemetry.traces import RequestTraces
 from extproc.telemetry.verdicts import VerdictMetrics
@@ -22,12 +21,12 @@ from extproc.telemetry.witness import Subscriber, Witness, no_headers
 class Telemetry:
     """One processor's. ``observer`` is what its World is given; the rest is for its admin interface and its assembly."""
 
-    def __init__(self, *, default_policy: EffectivePolicy, instance_id: str, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, *, instance_id: str, environment: Mapping[str, str] = os.environ) -> None:
         self._exports = open_exports(environment, instance_id)
         self.registry = self._exports.registry
         self.meters = Meters(self._exports.meter_provider)
         self.recent = Recent()
-        self.policies = PolicyBook(self.meters, default_policy)
+        self.policies = PolicyMetrics(self.meters)
         self.verdicts = VerdictMetrics(self.meters)
         subscribers: list[Subscriber] = [self.recent, RequestLog(), RequestMetrics(self.meters)]
         attempt_headers = no_headers

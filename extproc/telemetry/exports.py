@@ -5,6 +5,8 @@ sampler (``OTEL_TRACES_SAMPLER``) and resource (``OTEL_SERVICE_NAME``, ``OTEL_RE
 """
 
 import logging
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +26,7 @@ from extproc.telemetry.traces import RequestIds
 
 LOGGER: Final = logging.getLogger("deltafence.telemetry")
 
-FLUSH_MS_MAX: Final = 3_000
+FLUSH_S_MAX: Final = 3.0
 """How long a stop waits for a receiver that does not answer."""
 
 
@@ -38,11 +40,19 @@ class Exports:
     ids: RequestIds
 
     def close(self) -> None:
-        """Send what is left. Blocks for up to twice ``FLUSH_MS_MAX``; call it from a thread."""
-        if self.tracer_provider is not None:
-            self.tracer_provider.force_flush(FLUSH_MS_MAX)
-            self.tracer_provider.shutdown()
-        self.meter_provider.shutdown(FLUSH_MS_MAX)
+        """Send what is left. Blocks for up to ``FLUSH_S_MAX``; call it from a thread.
+
+        The exporters' own time limits are those of a request, retries included, so they are left behind when ours is over.
+        """
+        providers = [provider for provider in (self.tracer_provider, self.meter_provider) if provider is not None]
+        endings = [threading.Thread(target=provider.shutdown, daemon=True) for provider in providers]
+        for ending in endings:
+            ending.start()
+        given_up_at = time.monotonic() + FLUSH_S_MAX
+        for ending in endings:
+            ending.join(max(0.0, given_up_at - time.monotonic()))
+        if any(ending.is_alive() for ending in endings):
+            LOGGER.warning("the receiver of traces and metrics did not answer in time; what was left is lost")
 
 
 def open_exports(environment: Mapping[str, str], instance_id: str) -> Exports:

@@ -1,9 +1,7 @@
-"""The effective policy of every route that was asked for, and what was refused on the way: logged, counted and shown (R14)."""
+"""What was refused of the routes' policies: logged and counted once, and shown for as long as it is refused (R14)."""
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from extproc.routes.resolution import EffectivePolicy
@@ -14,28 +12,17 @@ from extproc.telemetry.names import BoundedValues
 LOGGER: Final = logging.getLogger("deltafence.policy")
 
 ROUTES_MAX: Final = 256
-"""Routes that are shown; Envoy's route names are an operator's, so this many only come from a mistake."""
+"""Routes that are remembered. Envoy's route names are an operator's, so more only come from a mistake."""
 UNNAMED: Final = "unnamed"
 
 
-class PolicyBook:
+class PolicyMetrics:
     """Told of every request's policy; a look-up and a comparison where nothing has changed."""
 
-    def __init__(self, meters: Meters, default: EffectivePolicy) -> None:
+    def __init__(self, meters: Meters) -> None:
         self._meters = meters
         self._sources = BoundedValues()
-        self._default: Final = default
         self._routes: OrderedDict[str, EffectivePolicy] = OrderedDict()
-
-    @property
-    def default(self) -> EffectivePolicy:
-        """What is in force where a route says nothing."""
-        return self._default
-
-    @property
-    def routes(self) -> Mapping[str, EffectivePolicy]:
-        """Every route that had a request, by name."""
-        return MappingProxyType(self._routes)
 
     def used(self, route: str, effective: EffectivePolicy) -> None:
         """A request came by this route and got this policy. The resolver gives the same object for the same inputs."""
