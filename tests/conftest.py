@@ -1,30 +1,58 @@
 """Fixtures that several rooms' tests share."""
 
+import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The machine is shared: how long an example takes says nothing about the code.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 POSTGRES_VARIABLE = "DELTAFENCE_TEST_POSTGRES"
 """Set by tests/postgres/server.py: with it, everything that runs over a database runs over PostgreSQL instead of SQLite."""
 
 
 @pytest.fixture
-async def database_url(tmp_path: Path) -> AsyncIterator[str]:
-    """The address of an empty database."""
+def make_database_url(tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """Makes addresses of empty databases."""
     server = os.environ.get(POSTGRES_VARIABLE)
-    if server is None:
-        yield f"sqlite:{tmp_path / 'journal.db'}"
-        return
+    schemas: list[str] = []
+
+    def make() -> str:
+        name = f"test_{uuid.uuid4().hex}"
+        if server is None:
+            return f"sqlite:{tmp_path / name}.db"
+        _execute(server, f"CREATE SCHEMA {name}")
+        schemas.append(name)
+        return f"{server}?search_path={name}"
+
+    yield make
+    for name in schemas:
+        _execute(server or "", f"DROP SCHEMA {name} CASCADE")
+
+
+@pytest.fixture
+def database_url(make_database_url: Callable[[], str]) -> str:
+    """The address of an empty database."""
+    return make_database_url()
+
+
+def _execute(server: str, statement: str) -> None:
+    """In a thread with a loop of its own, since a test's loop may be running in this one."""
     import asyncpg
 
-    schema = f"test_{uuid.uuid4().hex}"
-    connection = await asyncpg.connect(server)
-    try:
-        await connection.execute(f"CREATE SCHEMA {schema}")
-        yield f"{server}?search_path={schema}"
-        await connection.execute(f"DROP SCHEMA {schema} CASCADE")
-    finally:
-        await connection.close()
+    async def execute() -> None:
+        connection = await asyncpg.connect(server)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(asyncio.run, execute()).result()

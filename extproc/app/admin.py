@@ -6,6 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
+from extproc.app.route_report import RouteReport
 from extproc.journal.interface import Journal, JournalUnavailable
 from extproc.journal.records import JournalEvent, RequestFacts
 
@@ -33,12 +34,14 @@ def facts_document(facts: RequestFacts, events: tuple[JournalEvent, ...]) -> dic
 class AdminServer:
     """Serves the interface from the processor's event loop."""
 
-    def __init__(self, *, journal: Journal, is_ready: Callable[[], bool]) -> None:
+    def __init__(self, *, journal: Journal, is_ready: Callable[[], bool], routes: RouteReport | None = None) -> None:
         self._journal = journal
         self._is_ready = is_ready
+        self._routes = routes
         application = web.Application()
         application.router.add_get("/livez", self._live)
         application.router.add_get("/readyz", self._ready)
+        application.router.add_get(f"{API}/routes", self._route_policies)
         application.router.add_get(f"{API}/requests/{{request_id}}", self._request)
         self._runner = web.AppRunner(application, access_log=None)
 
@@ -57,6 +60,9 @@ class AdminServer:
     async def _ready(self, request: web.Request) -> web.Response:
         ready = self._is_ready()
         return web.Response(text="ready\n" if ready else "draining\n", status=200 if ready else 503)
+
+    async def _route_policies(self, request: web.Request) -> web.Response:
+        return web.json_response({} if self._routes is None else self._routes.document())
 
     async def _request(self, request: web.Request) -> web.Response:
         request_id = request.match_info["request_id"]

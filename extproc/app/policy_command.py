@@ -2,10 +2,11 @@
 
 import json
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -77,6 +78,63 @@ def show_command(file: str | None, as_json: bool) -> None:
         return
     for line in _commented_lines(document, effective.sources):
         click.echo(line)
+
+
+@policy.command("explain")
+@click.option(
+    "--route", metavar="NAME", help="A route's name in Envoy, or its object's: chat, default/chat, HTTPRoute default/chat."
+)
+@click.option("--admin", default="http://127.0.0.1:9090", show_default=True, metavar="URL", help="A processor's own address.")
+@click.option("--json", "as_json", is_flag=True, help="Print what the processor says.")
+def explain_command(route: str | None, admin: str, as_json: bool) -> None:
+    """Show what is in force for a route that a running processor has seen, each key's source, and what was refused.
+
+    Without --route: for every route. Exit status 1 where the processor knows no such route.
+    """
+    report = _report_of(admin)
+    routes = [entry for entry in report["routes"] if route is None or _is_meant(entry, route)]
+    objects = [entry for entry in report["objects"] if route is None or _is_meant(entry, route)]
+    if as_json:
+        click.echo(json.dumps({**report, "routes": routes, "objects": objects}, indent=2))
+    else:
+        for entry in routes:
+            _print_route(entry)
+        for entry in objects:
+            for problem in entry["refused"]:
+                click.echo(f"# refused on {entry['object']}, the last good annotations stay: {problem}")
+        for watch in report["watches"]:
+            if watch["standing"] != "current":
+                click.echo(f"# {watch['collection']}: {watch['standing']}, {watch['age_s']} s old: {watch['trouble']}")
+    if route is not None and not routes and not objects:
+        raise click.ClickException(f"no request has come by a route {route!r} yet; known: {_known(report)}")
+
+
+def _report_of(admin: str) -> Any:  # noqa: ANN401  (JSON)
+    try:
+        with urllib.request.urlopen(f"{admin.rstrip('/')}/deltafence/v1/routes", timeout=10) as answer:  # noqa: S310  (the user's URL)
+            return json.load(answer)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{admin}: {error}") from error
+
+
+def _is_meant(entry: dict[str, Any], route: str) -> bool:
+    """Whether an entry is the route that a person means."""
+    found = entry["object"] or ""
+    kind_and_path = found.partition(" ")[2]
+    return route in (entry.get("name"), found, kind_and_path, kind_and_path.partition("/")[2])
+
+
+def _known(report: dict[str, Any]) -> str:
+    names = [entry["name"] for entry in report["routes"]] + [entry["object"] for entry in report["objects"]]
+    return ", ".join(dict.fromkeys(names)) or "none"
+
+
+def _print_route(entry: dict[str, Any]) -> None:
+    click.echo(f"# route {entry['name']}{' of ' + entry['object'] if entry['object'] else ''}")
+    for line in _commented_lines(entry["policy"], entry["sources"]):
+        click.echo(line)
+    for error in entry["errors"]:
+        click.echo(f"# refused: {error}")
 
 
 def _commented_lines(document: Document, sources: Mapping[str, str], path: str = "", indent: str = "") -> Iterator[str]:

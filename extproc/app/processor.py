@@ -11,6 +11,8 @@ from ulid import ULID
 
 from extproc.app.addresses import Address
 from extproc.app.admin import AdminServer
+from extproc.app.route_report import RouteReport
+from extproc.app.surroundings import Surroundings
 from extproc.decision.policy import Policy
 from extproc.journal.memory import MemoryJournal
 from extproc.processor.grpc_transport import GrpcTransport
@@ -35,6 +37,8 @@ class ProcessorSettings:
     socket: str
     egress: str
     replicas: tuple[Replica, ...]
+    """Known at the start; what is found later takes their place."""
+    surroundings: Surroundings
     resolver: PolicyResolver
     admin: Address | None = None
     request_bytes_max: int = 64 << 20
@@ -59,8 +63,9 @@ class Processor:
         self._draining = False
         self._journal = MemoryJournal()
         self._stopped = asyncio.Event()
+        self._roster = Roster(settings.replicas)
         world = World(
-            roster=Roster(settings.replicas),
+            roster=self._roster,
             attempts=AttemptClient(settings.egress),
             fence=UnguardedFence(),
             journal=self._journal,
@@ -75,19 +80,24 @@ class Processor:
         limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
         self._service = Service(world, limits, self._policy_of)
         self._transport = GrpcTransport(self._service, f"unix:{settings.socket}")
-        self._admin = AdminServer(journal=self._journal, is_ready=lambda: not self._draining)
+        self._admin = AdminServer(
+            journal=self._journal,
+            is_ready=lambda: not self._draining,
+            routes=RouteReport(settings.resolver, settings.surroundings.routes),
+        )
 
     async def run(self) -> None:
         """See run_processor."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped.set)
-        await self._transport.start()
-        if self._settings.admin is not None:
-            await self._admin.start(self._settings.admin.host, self._settings.admin.port)
-        LOGGER.info("serving", extra={"socket": self._settings.socket, "replicas": len(self._settings.replicas)})
-        await self._stopped.wait()
-        await self._drain()
+        async with self._settings.surroundings.watched(self._roster):
+            await self._transport.start()
+            if self._settings.admin is not None:
+                await self._admin.start(self._settings.admin.host, self._settings.admin.port)
+            LOGGER.info("serving", extra={"socket": self._settings.socket, "replicas": len(self._roster.replicas)})
+            await self._stopped.wait()
+            await self._drain()
 
     async def _drain(self) -> None:
         """Start nothing new, let running streams end until the limit, end what is left in words."""
@@ -102,7 +112,9 @@ class Processor:
 
     def _policy_of(self, question: RouteQuestion) -> Policy:
         effective = self._settings.resolver.resolve(
-            initial_metadata=question.initial_metadata or "", route_metadata=question.route_metadata or ""
+            initial_metadata=question.initial_metadata or "",
+            route_metadata=question.route_metadata or "",
+            route_name=question.route_name or "",
         )
         return effective.policy
 

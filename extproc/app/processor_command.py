@@ -8,33 +8,40 @@ import click
 import uvloop
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.envoy_config import destination_of
-from extproc.app.parameters import ADDRESS, DURATION, REPLICA
+from extproc.app.parameters import ADDRESS, DURATION, REPLICA, ParsedParameter
 from extproc.app.processor import ProcessorSettings, run_processor
-from extproc.replicas.roster import Replica
-from extproc.routes.document import read_layer
+from extproc.app.surroundings import RouteWatch, ServiceReference, Surroundings
+from extproc.decision.policy import DEFAULT_POLICY
+from extproc.kubernetes.access import OutsideClusterError
+from extproc.routes.document import Layer, overlay, read_layer
 from extproc.routes.problems import PolicyError
 from extproc.routes.resolution import PolicyResolver
+
+SERVICE = ParsedParameter("service", ServiceReference.parse)
 
 
 @click.command()
 @click.option("--socket", required=True, metavar="PATH", help="Unix socket on which Envoy finds the ext_proc service.")
 @click.option("--egress", required=True, metavar="PATH", help="Unix socket of Envoy's egress listener.")
-@click.option("--replica", "replicas", required=True, multiple=True, type=REPLICA, metavar="URL", help="A replica; repeatable.")
+@click.option(
+    "--replica", "replicas", multiple=True, type=REPLICA, metavar="URL", help="A replica, or a name that stands for several."
+)
+@click.option(
+    "--service", type=SERVICE, metavar="[NAMESPACE/]NAME:PORT", help="Replicas behind a Service, by its EndpointSlices."
+)
+@click.option("--route-annotations", is_flag=True, help="Watch the annotations of route objects in Kubernetes.")
 @click.option("--admin", type=ADDRESS, metavar="HOST:PORT", help="Readiness and the journal's facts over HTTP.")
 @click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="The policy of routes that say nothing else.")
-@click.option(
-    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret shared with the guards."
-)
-@click.option(
-    "--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413."
-)
+@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret shared with the guards.")
+@click.option("--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413.")
 @click.option("--max-streams", default=10_000, show_default=True, type=click.IntRange(min=1), help="More at once get 503.")
 @click.option("--drain-limit", default="5s", show_default=True, type=DURATION, help="Running streams' time after SIGTERM.")
 def processor(
     socket: str,
     egress: str,
     replicas: tuple[ReplicaAddress, ...],
+    service: ServiceReference | None,
+    route_annotations: bool,
     admin: Address | None,
     policy: Path | None,
     token_file: Path | None,
@@ -44,11 +51,16 @@ def processor(
 ) -> None:
     """Run the external processor."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if bool(replicas) == (service is not None):
+        raise click.UsageError("say where the replicas are: by --replica, or by --service")
+    default = read_default(policy)
+    routes = RouteWatch(overlay(DEFAULT_POLICY, default) if default else DEFAULT_POLICY) if route_annotations else None
     settings = ProcessorSettings(
         socket=socket,
         egress=egress,
-        replicas=tuple(Replica(destination=destination_of(address), url=str(address)) for address in replicas),
-        resolver=read_resolver(policy),
+        replicas=(),
+        surroundings=Surroundings(origins=replicas, service=service, routes=routes),
+        resolver=PolicyResolver(default=default, route_annotations=routes.annotations if routes else None),
         admin=admin,
         request_bytes_max=max_request_bytes,
         streams_max=max_streams,
@@ -56,17 +68,19 @@ def processor(
     )
     try:
         uvloop.run(run_processor(settings))
-    except OSError as error:
+    except (OSError, OutsideClusterError) as error:
         raise click.ClickException(str(error)) from error
 
 
-def read_resolver(policy: Path | None) -> PolicyResolver:
-    """The resolver over a default policy file. Raises click.ClickException with every problem of the file."""
+def read_default(policy: Path | None) -> Layer | None:
+    """What a default policy file sets. Raises click.ClickException with every problem of the file."""
     if policy is None:
-        return PolicyResolver()
+        return None
     try:
-        return PolicyResolver(default=read_layer(policy.read_text(encoding="utf-8"), source=str(policy)))
+        layer = read_layer(policy.read_text(encoding="utf-8"), source=f"file {policy}")
+        overlay(DEFAULT_POLICY, layer)
     except OSError as error:
         raise click.ClickException(f"--policy {policy}: {error.strerror}") from error
     except PolicyError as error:
         raise click.ClickException(f"--policy {policy}: {error}") from error
+    return layer

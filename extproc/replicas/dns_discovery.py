@@ -65,7 +65,12 @@ class DnsDiscovery:
                 LOGGER.warning("%s can't be looked up, its last addresses stay: %s", host, error)
                 continue
             self._known[origin] = tuple(
-                Member(replica=Replica(destination=f"{address}:{port}", url=f"{scheme}://{address}:{port}"))
+                # A certificate is made out to the name, so that https is asked there.
+                Member(
+                    replica=Replica(
+                        destination=f"{address}:{port}", url=f"{scheme}://{address if scheme == 'http' else host}:{port}"
+                    )
+                )
                 for address in sorted(set(addresses))
             )
         picture = tuple(member for origin in self._origins for member in self._known.get(origin, ()))

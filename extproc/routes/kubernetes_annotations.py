@@ -7,9 +7,10 @@ or nothing where it never had anything good. A removed object or annotation is g
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from extproc.decision.policy import Policy
+from extproc.kubernetes.resources import Name, Object
 from extproc.routes.annotations import PREFIX, read_annotations
 from extproc.routes.document import overlay
 from extproc.routes.problems import PolicyError, Problem
@@ -17,7 +18,7 @@ from extproc.routes.route_metadata import RouteObject
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
-Refused = Callable[[Mapping[str, Any], tuple[Problem, ...]], None]
+Refused = Callable[[Object, tuple[Problem, ...]], None]
 """Told an object, as the API showed it, and what is wrong with its annotations; once for each change of them."""
 
 
@@ -58,7 +59,7 @@ class KubernetesAnnotations:
         known = self._objects.get(route_object)
         return NOTHING if known is None else known.good
 
-    def become(self, kind: str, picture: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+    def become(self, kind: str, picture: Mapping[Name, Object]) -> None:
         """Take a new picture of all objects of one kind, by namespace and name."""
         others = {known: value for known, value in self._objects.items() if known.kind != kind}
         ours = {}
@@ -72,7 +73,7 @@ class KubernetesAnnotations:
             self._objects = now
             self._revision += 1
 
-    def _judge(self, route_object: RouteObject, found: Mapping[str, Any]) -> AnnotatedObject | None:
+    def _judge(self, route_object: RouteObject, found: Object) -> AnnotatedObject | None:
         annotations = found["metadata"].get("annotations") or {}
         seen = {name: value for name, value in annotations.items() if name.startswith(PREFIX)}
         before = self._objects.get(route_object)

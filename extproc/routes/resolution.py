@@ -103,19 +103,31 @@ class PolicyResolver:
         self._default: Final = built_in() if default is None else laid_over(built_in(), default)
         self._route_annotations: Final[RouteAnnotations] = route_annotations or NoRouteAnnotations()
         self._cached: Final = lru_cache(maxsize=CACHED_ROUTES_MAX)(self._resolved)
+        self._seen: Final[dict[tuple[str, str], str]] = {}
 
     @property
     def default(self) -> EffectivePolicy:
         """What is in force for a route that says nothing itself."""
         return self._default
 
-    def resolve(self, *, initial_metadata: str = "", route_metadata: str = "") -> EffectivePolicy:
+    def resolve(self, *, initial_metadata: str = "", route_metadata: str = "", route_name: str = "") -> EffectivePolicy:
         """The policy of the route that a request came by.
 
-        ``initial_metadata`` is the value of ``x-deltafence-policy``, ``route_metadata`` the attribute ``xds.route_metadata``;
-        empty where absent. Never raises: what is refused is in ``errors``.
+        ``initial_metadata`` is the value of ``x-deltafence-policy``, the others are the attributes ``xds.route_metadata`` and
+        ``xds.route_name``; empty where absent. Never raises: what is refused is in ``errors``.
         """
+        route = (route_name, route_metadata)
+        if route in self._seen or len(self._seen) < CACHED_ROUTES_MAX:
+            self._seen[route] = initial_metadata
         return self._cached(initial_metadata, route_metadata, self._route_annotations.revision)
+
+    def seen(self) -> list[tuple[str, EffectivePolicy]]:
+        """Name and policy in force now of every route that a request came by. Meshes may give several routes one name."""
+        revision = self._route_annotations.revision
+        return [
+            (route_name, self._cached(initial_metadata, route_metadata, revision))
+            for (route_name, route_metadata), initial_metadata in self._seen.items()
+        ]
 
     def _resolved(self, initial_metadata: str, route_metadata: str, _revision: int) -> EffectivePolicy:
         errors: list[SourceError] = []
