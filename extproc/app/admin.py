@@ -1,6 +1,6 @@
 """The processor's own HTTP interface, read-only: readiness and the journal's facts. On loopback unless told otherwise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Final
 
@@ -34,7 +34,15 @@ def facts_document(facts: RequestFacts, events: tuple[JournalEvent, ...]) -> dic
 class AdminServer:
     """Serves the interface from the processor's event loop."""
 
-    def __init__(self, *, journal: Journal, is_ready: Callable[[], bool], routes: RouteReport | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        is_ready: Callable[[], bool],
+        routes: RouteReport | None = None,
+        pages: Iterable[web.RouteDef] = (),
+    ) -> None:
+        """``pages`` are served beside what is here; all of them must be GETs that change nothing."""
         self._journal = journal
         self._is_ready = is_ready
         self._routes = routes
@@ -43,6 +51,7 @@ class AdminServer:
         application.router.add_get("/readyz", self._ready)
         application.router.add_get(f"{API}/routes", self._route_policies)
         application.router.add_get(f"{API}/requests/{{request_id}}", self._request)
+        application.router.add_routes(pages)
         self._runner = web.AppRunner(application, access_log=None)
 
     async def start(self, host: str, port: int) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.envoy_config import SOCKET_PATH_BYTES_MAX, EnvoySettings
+from extproc.telemetry.logs import LogFormat
 
 OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app", "processor")
 PROCESSORS_MAX: Final = 64
@@ -36,6 +37,7 @@ class GatewaySettings:
     processors: int = 1
     access_log: str | None = None
     drain_limit_s: float = 30.0
+    log_format: LogFormat = LogFormat.TEXT
     processor_command: tuple[str, ...] = OWN_COMMAND
 
     @property
@@ -73,6 +75,7 @@ class GatewaySettings:
             *("--socket", str(envoy.processor_sockets[number - 1])),
             *("--egress", str(envoy.egress_socket)),
             *("--drain-limit", "0s"),
+            *("--log-format", str(self.log_format)),
             *(word for replica in self.replicas for word in ("--replica", str(replica))),
             *(word for option, value in optional.items() if value is not None for word in (option, str(value))),
         ]

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from extproc.app.addresses import Address, ReplicaAddress
+from extproc.telemetry.logs import LogFormat
 
 SECONDS_PER_UNIT: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -38,3 +39,12 @@ class ParsedParameter(click.ParamType[Any]):
 ADDRESS: Final = ParsedParameter("host:port", Address.parse)
 REPLICA: Final = ParsedParameter("url", ReplicaAddress.parse)
 DURATION: Final = ParsedParameter("duration", parse_duration_s)
+
+LOG_FORMAT_OPTION: Final = click.option(
+    "--log-format",
+    type=click.Choice([str(each) for each in LogFormat]),
+    callback=lambda _context, _parameter, value: LogFormat(value),
+    default=str(LogFormat.TEXT),
+    show_default=True,
+    help="One line per transition of a request, for people or for machines.",
+)

@@ -12,6 +12,7 @@ from ulid import ULID
 from extproc.app.addresses import Address
 from extproc.app.admin import AdminServer
 from extproc.app.route_report import RouteReport
+from extproc.app.status.scrape import Scrape
 from extproc.app.surroundings import Surroundings
 from extproc.decision.policy import Policy
 from extproc.journal.memory import MemoryJournal
@@ -23,6 +24,7 @@ from extproc.replicas.attempt_client import AttemptClient
 from extproc.replicas.roster import Replica, Roster
 from extproc.replicas.unguarded import UnguardedFence
 from extproc.routes.resolution import PolicyResolver
+from extproc.telemetry.assembly import Telemetry
 
 LOGGER: Final = logging.getLogger("deltafence.processor")
 
@@ -64,6 +66,8 @@ class Processor:
         self._journal = MemoryJournal()
         self._stopped = asyncio.Event()
         self._roster = Roster(settings.replicas)
+        self._telemetry = Telemetry(instance_id=str(ULID()))
+        self._telemetry.watch_journal(self._journal)
         world = World(
             roster=self._roster,
             attempts=AttemptClient(settings.egress),
@@ -76,6 +80,7 @@ class Processor:
             new_id=lambda: str(ULID()),
             held_bytes_max=settings.held_bytes_max,
             is_draining=lambda: self._draining,
+            observer=self._telemetry.observer,
         )
         limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
         self._service = Service(world, limits, self._policy_of)
@@ -84,6 +89,7 @@ class Processor:
             journal=self._journal,
             is_ready=lambda: not self._draining,
             routes=RouteReport(settings.resolver, settings.surroundings.routes),
+            pages=Scrape(self._telemetry.registry).routes(),
         )
 
     async def run(self) -> None:
@@ -109,6 +115,7 @@ class Processor:
             await stopping
         await self._admin.stop()
         await self._journal.close()
+        await self._telemetry.close()
 
     def _policy_of(self, question: RouteQuestion) -> Policy:
         effective = self._settings.resolver.resolve(
@@ -116,6 +123,7 @@ class Processor:
             route_metadata=question.route_metadata or "",
             route_name=question.route_name or "",
         )
+        self._telemetry.policies.used(question.route_name or "", effective)
         return effective.policy
 
 

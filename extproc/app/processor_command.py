@@ -1,14 +1,12 @@
 """``deltafence processor``: the external processor alone, for a proxy that is already there."""
 
-import logging
-import sys
 from pathlib import Path
 
 import click
 import uvloop
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.parameters import ADDRESS, DURATION, REPLICA, ParsedParameter
+from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter
 from extproc.app.processor import ProcessorSettings, run_processor
 from extproc.app.surroundings import RouteWatch, ServiceReference, Surroundings
 from extproc.decision.policy import DEFAULT_POLICY
@@ -16,6 +14,7 @@ from extproc.kubernetes.access import OutsideClusterError
 from extproc.routes.document import Layer, overlay, read_layer
 from extproc.routes.problems import PolicyError
 from extproc.routes.resolution import PolicyResolver
+from extproc.telemetry.logs import LogFormat, configure_logging
 
 SERVICE = ParsedParameter("service", ServiceReference.parse)
 
@@ -36,6 +35,7 @@ SERVICE = ParsedParameter("service", ServiceReference.parse)
 @click.option("--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413.")
 @click.option("--max-streams", default=10_000, show_default=True, type=click.IntRange(min=1), help="More at once get 503.")
 @click.option("--drain-limit", default="5s", show_default=True, type=DURATION, help="Running streams' time after SIGTERM.")
+@LOG_FORMAT_OPTION
 def processor(
     socket: str,
     egress: str,
@@ -48,9 +48,10 @@ def processor(
     max_request_bytes: int,
     max_streams: int,
     drain_limit: float,
+    log_format: LogFormat,
 ) -> None:
     """Run the external processor."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure_logging(log_format)
     if bool(replicas) == (service is not None):
         raise click.UsageError("say where the replicas are: by --replica, or by --service")
     default = read_default(policy)

@@ -1,8 +1,6 @@
 """``deltafence up``: the whole gateway in front of servers that already run, as children of one process."""
 
 import asyncio
-import logging
-import sys
 from pathlib import Path
 
 import click
@@ -12,9 +10,10 @@ from extproc.app.children import ChildDiedError
 from extproc.app.envoy_process import EnvoyMissingError, find_envoy
 from extproc.app.gateway import StoppedAtOnceError, run_gateway
 from extproc.app.gateway_settings import PROCESSORS_MAX, GatewaySettings, StartRefusedError
-from extproc.app.parameters import ADDRESS, DURATION, REPLICA
+from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA
 from extproc.routes.document import read_policy
 from extproc.routes.problems import PolicyError
+from extproc.telemetry.logs import LogFormat, configure_logging
 
 READABLE_FILE = click.Path(exists=True, dir_okay=False, readable=True, resolve_path=True, path_type=Path)
 
@@ -34,6 +33,7 @@ READABLE_FILE = click.Path(exists=True, dir_okay=False, readable=True, resolve_p
 @click.option(
     "--drain-limit", type=DURATION, default="30s", show_default=True, help="How long a stop waits for running requests."
 )
+@LOG_FORMAT_OPTION
 def up(
     *,
     replicas: tuple[ReplicaAddress, ...],
@@ -46,13 +46,14 @@ def up(
     processors: int,
     access_log: str | None,
     drain_limit: float,
+    log_format: LogFormat,
 ) -> None:
     """Start the gateway in front of running servers.
 
     Prints `ready URL` on stdout once a request would succeed; logs go to stderr. SIGTERM or Ctrl-C lets running requests end
     first; a second one stops at once.
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logging(log_format)
     if len(set(replicas)) < len(replicas):
         raise click.BadParameter("one of them is given twice", param_hint="--replica")
     if policy is not None:
@@ -69,6 +70,7 @@ def up(
             processors=processors,
             access_log=access_log if access_log in (None, "stderr") else str(Path(access_log).absolute()),
             drain_limit_s=drain_limit,
+            log_format=log_format,
         )
         asyncio.run(run_gateway(settings, announce=lambda url: click.echo(f"ready {url}")))
     except (StartRefusedError, EnvoyMissingError, ChildDiedError, StoppedAtOnceError) as problem:
