@@ -42,17 +42,22 @@ def deltafence(upstream_port: int, folder: Path) -> Iterator[Contender]:
 
 
 @contextmanager
-def echo(upstream_port: int, folder: Path) -> Iterator[Contender]:
-    """Envoy with a no-op external processor in Python (echo.py)."""
+def echo(upstream_port: int, folder: Path, *loop: str) -> Iterator[Contender]:
+    """Envoy with a no-op external processor in Python (echo.py), on asyncio's own event loop."""
     port = free_port()
     # Not in folder: a socket's path holds 107 bytes and no more.
     with tempfile.TemporaryDirectory() as short_path:
         socket = f"{short_path}/echo.sock"
         with (
-            running_module("bench.echo", socket, log=folder / "echo.log") as processor,
+            running_module("bench.echo", socket, *loop, log=folder / "echo.log") as processor,
             _envoy(envoy_config.with_echo(port, upstream_port, socket), port, folder / "envoy_echo") as envoy_pid,
         ):
             yield Contender(port=port, processor_pids=(processor.pid,), envoy_pids=(envoy_pid,))
+
+
+def echo_uvloop(upstream_port: int, folder: Path) -> AbstractContextManager[Contender]:
+    """The same no-op on uvloop: what the faster loop alone brings."""
+    return echo(upstream_port, folder, "uvloop")
 
 
 @contextmanager
@@ -76,7 +81,7 @@ def _envoy(config: envoy_config.Config, port: int, name: Path) -> Iterator[int]:
 
 Start = Callable[[int, Path], AbstractContextManager[Contender]]
 
-CONTENDERS: Final[dict[str, Start]] = {"deltafence": deltafence, "echo": echo, "envoy": envoy_alone}
+CONTENDERS: Final[dict[str, Start]] = {"deltafence": deltafence, "echo": echo, "echo_uvloop": echo_uvloop, "envoy": envoy_alone}
 """Name to how it starts, given the replica's port and a folder for its files. The first is the one that ratios are of."""
 
 

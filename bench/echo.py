@@ -1,7 +1,7 @@
-"""The yardstick: a no-op external processor as one writes it in Python, grpc.aio on uvloop over a Unix socket.
+"""The yardstick: a no-op external processor as one writes it in Python with grpc.aio, over a Unix socket.
 
-``python -m bench.echo SOCKET`` hands every response on as it came. It runs on the same message classes as deltafence, so that
-what differs is what a processor does, not how its protobuf is encoded.
+``python -m bench.echo SOCKET [uvloop]`` hands every response on as it came, on asyncio's own event loop or on uvloop. It runs
+on the same message classes as deltafence, so that what differs is what a processor does, not how its protobuf is encoded.
 """
 
 import asyncio
@@ -50,4 +50,5 @@ async def serve(socket: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1]))
+    run = uvloop.run if sys.argv[2:] == ["uvloop"] else asyncio.run
+    run(serve(sys.argv[1]))
