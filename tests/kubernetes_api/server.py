@@ -48,6 +48,7 @@ class ApiServer:
     raw_refusal: str | None = None
     """The text of a refusal, in place of a Status object."""
     requests: list[str] = field(default_factory=list)
+    forbidden_posts: bool = False
     created: list[Object] = field(default_factory=list)
     token: str | None = None
     url: str = ""
@@ -106,6 +107,8 @@ class ApiServer:
 
     async def create(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if self.forbidden_posts:
+            return refusal(403, 'cannot create resource "events"')
         if any(known["metadata"]["name"] == body["metadata"]["name"] for known in self.created):
             return refusal(409, "already exists")
         self.created.append(body)

@@ -1,6 +1,9 @@
 """deltafence policy: what it prints and how it ends."""
 
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -96,3 +99,80 @@ def test_show_refuses_a_bad_policy_with_every_problem(bad: str) -> None:
     result = run("show", bad)
     assert result.exit_code == 1
     assert result.output.count(bad) == 2
+
+
+REPORT = {
+    "default": {},
+    "routes": [
+        {
+            "name": "httproute/llm/chat/rule/0",
+            "object": "HTTPRoute llm/chat",
+            "policy": {"mode": "enforce", "lease": {"ttl_ms": 5000}},
+            "sources": {
+                "mode": "built-in default",
+                "lease.ttl_ms": "annotation deltafence.io/lease-ttl-ms of HTTPRoute llm/chat",
+            },
+            "errors": ["route metadata: mode: no"],
+        },
+        {"name": "own", "object": None, "policy": {}, "sources": {}, "errors": []},
+    ],
+    "objects": [
+        {"object": "HTTPRoute llm/chat", "annotations_in_force": {}, "refused": ["deltafence.io/tools: no"]},
+        {"object": "HTTPRoute llm/other", "annotations_in_force": {}, "refused": []},
+    ],
+    "watches": [
+        {"collection": "httproutes", "standing": "stale", "age_s": 12.5, "trouble": "away"},
+        {"collection": "grpcroutes", "standing": "current", "age_s": 0.1, "trouble": ""},
+    ],
+}
+
+
+@pytest.fixture
+def admin() -> Iterator[str]:
+    class Admin(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(REPORT).encode()
+            self.send_response(200 if self.path == "/deltafence/v1/routes" else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class's name)
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Admin) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["chat", "llm/chat", "HTTPRoute llm/chat", "httproute/llm/chat/rule/0"])
+def test_explain_finds_a_route_by_any_of_its_names(admin: str, name: str) -> None:
+    result = run("explain", "--route", name, "--admin", admin)
+    assert result.exit_code == 0
+    assert result.output.startswith("# route httproute/llm/chat/rule/0 of HTTPRoute llm/chat\n")
+    assert "  ttl_ms: 5000" in result.output
+    assert "# annotation deltafence.io/lease-ttl-ms of HTTPRoute llm/chat" in result.output
+    assert "# refused: route metadata: mode: no" in result.output
+    assert "the last good annotations stay: deltafence.io/tools: no" in result.output or "httproute" in name
+    assert "# httproutes: stale, 12.5 s old: away" in result.output
+    assert "grpcroutes" not in result.output
+    assert "own" not in result.output
+
+
+def test_explain_shows_every_route(admin: str) -> None:
+    assert "# route own\n" in run("explain", "--admin", admin).output
+    assert len(json.loads(run("explain", "--json", "--admin", admin).output)["routes"]) == 2
+
+
+def test_explain_of_an_unknown_route_names_the_known_ones(admin: str) -> None:
+    result = run("explain", "--route", "nowhere", "--admin", admin)
+    assert result.exit_code == 1
+    assert "known: httproute/llm/chat/rule/0, own, HTTPRoute llm/chat, HTTPRoute llm/other" in result.output
+
+
+def test_explain_without_a_processor_says_so() -> None:
+    result = run("explain", "--admin", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:1: " in result.output

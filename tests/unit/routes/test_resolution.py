@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from extproc.decision.policy import DEFAULT_POLICY, Policy
+from extproc.routes import resolution
 from extproc.routes.document import read_layer
 from extproc.routes.problems import PolicyError
 from extproc.routes.resolution import BUILT_IN, EffectivePolicy, PolicyResolver
@@ -138,3 +139,21 @@ def test_a_changed_annotation_is_seen_at_once() -> None:
 
 def test_without_kubernetes_a_named_object_says_nothing() -> None:
     assert PolicyResolver().resolve(route_metadata=metadata()).policy == DEFAULT_POLICY
+
+
+def test_routes_that_were_seen_are_told_with_what_is_in_force_now() -> None:
+    annotations = AnnotationsOfOneRoute(max_attempts="3")
+    resolver = PolicyResolver(route_annotations=annotations)
+    resolver.resolve(route_metadata=metadata(), route_name="default")
+    resolver.resolve(initial_metadata="tools: ledger", route_name="default")
+    annotations.current, annotations.revision = {"max_attempts": "1"}, 2
+    seen = [(name, effective.policy.max_attempts, effective.policy.tools) for name, effective in resolver.seen()]
+    assert seen == [("default", 1, "refuse"), ("default", 2, "ledger")]
+
+
+def test_routes_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolution, "CACHED_ROUTES_MAX", 2)
+    resolver = PolicyResolver()
+    for name in "abca":
+        resolver.resolve(route_name=name)
+    assert [name for name, _ in resolver.seen()] == ["a", "b"]
