@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-simulation test-vllm demo bench clean
+.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-envoy test-simulation test-vllm demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -31,6 +31,9 @@ check: setup ## formatting, lint, types, the rooms' arrows
 
 test-unit: setup ## unit tests, seconds
 	$(BIN)/pytest -n 2 tests/unit
+
+test-envoy: setup ## the real Envoy: configuration, listeners, faults, `up`
+	$(BIN)/pytest -n 2 tests/real_envoy
 
 test-simulation: export FIRST_SEED ?= 0
 test-simulation: setup ## the lease protocol under a random network, 100,000 seeds from FIRST_SEED on

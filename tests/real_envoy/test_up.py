@@ -355,6 +355,6 @@ async def refused(url: str) -> bool:
     try:
         async with httpx.AsyncClient() as other:
             await other.get(f"{url}/v1/models")
-    except httpx.ConnectError:
+    except httpx.TransportError:  # refused, or reset where the listener closed between the kernel's accept and Envoy's
         return True
     return False
