@@ -1,0 +1,120 @@
+"""``--api-server-count 2``: a cancel or a renewal that reaches the API server process which does not serve the attempt
+takes effect."""
+
+import asyncio
+import http.client
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from extproc.contract import headers
+from extproc.contract.guard import CANCEL_PATH_FORMAT, HEARTBEAT_PATH
+from tests.real_vllm.conftest import ENVIRONMENT
+from tests.real_vllm.server import CHAT, SECRET, VllmServer, chat, free_port
+
+CONNECTIONS_MAX = 200
+
+
+@pytest.fixture(scope="module")
+def two_processes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    server = VllmServer(
+        environment=ENVIRONMENT,
+        model=model,
+        folder=tmp_path_factory.mktemp("vllm"),
+        port=free_port(),
+        options=("--api-server-count", "2"),
+    )
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+class Visitor:
+    """One kept connection to one API server process."""
+
+    def __init__(self, server: VllmServer) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        self.close = self.connection.close
+        self.ask("GET", "/ping")
+        self.process = owner_of(self.connection.sock.getsockname()[1], server.port)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        content = json.dumps(body).encode() if body is not None else None
+        self.connection.request(method, path, body=content, headers=SECRET)
+        answer = self.connection.getresponse().read()
+        return dict(json.loads(answer)) if answer else {}
+
+
+def owner_of(client_port: int, server_port: int) -> int:
+    """The process that holds the server's end of a loopback connection, from /proc/net/tcp (proc_net(5))."""
+    ends = (f"0100007F:{server_port:04X}", f"0100007F:{client_port:04X}")
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    inode = next(row[9] for row in rows if (row[1], row[2]) == ends)
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(descriptor) == f"socket:[{inode}]":
+                return int(descriptor.parts[2])
+        except OSError:
+            continue  # it ended while we looked
+    raise AssertionError(f"nobody holds the connection from port {client_port}")
+
+
+def visit_another(server: VllmServer, process: int) -> Visitor:
+    """A connection to a process other than ``process``; the kernel chooses, so it may take several."""
+    for _ in range(CONNECTIONS_MAX):
+        visitor = Visitor(server)
+        if visitor.process != process:
+            return visitor
+        visitor.close()
+    raise AssertionError(f"every connection was accepted by process {process}")
+
+
+async def start(
+    server: VllmServer, session: aiohttp.ClientSession, attempt_id: str, *, ttl_ms: int
+) -> tuple[aiohttp.ClientResponse, int]:
+    """An attempt that streams, and the process that serves it."""
+    lease = await server.lease(session, attempt_id, ttl_ms=ttl_ms)
+    response = await session.post(server.url + CHAT, headers=lease, json=chat(max_tokens=30_000))
+    assert response.status == 200, await response.text()
+    await response.content.readline()
+    assert response.connection is not None
+    assert response.connection.transport is not None
+    client_port = response.connection.transport.get_extra_info("sockname")[1]
+    return response, owner_of(client_port, server.port)
+
+
+async def test_cancel_through_the_other_process_frees_the_slot(two_processes: VllmServer, session: aiohttp.ClientSession) -> None:
+    await two_processes.wait_until_ready(session)
+    response, process = await start(two_processes, session, "att_1", ttl_ms=60_000)
+    path = CANCEL_PATH_FORMAT.format(attempt_id="att_1")
+    with closing(await asyncio.to_thread(visit_another, two_processes, process)) as other:
+        answer = await asyncio.to_thread(other.ask, "POST", path)
+    assert (answer["state"], answer["boot_id"]) == ("stopped", response.headers[headers.BOOT_ID])
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await response.read()
+    await two_processes.wait_until_running(session, 0)
+
+
+async def test_renewal_through_the_other_process_keeps_the_attempt(
+    two_processes: VllmServer, session: aiohttp.ClientSession
+) -> None:
+    await two_processes.wait_until_ready(session)
+    response, process = await start(two_processes, session, "att_2", ttl_ms=3_000)
+    granted_ms = int(response.headers[headers.NOW_MS])
+    renewal = {"processor_id": "test", "leases": [{"attempt_id": "att_2", "valid_until_ms": granted_ms + 50_000}]}
+    with closing(await asyncio.to_thread(visit_another, two_processes, process)) as other:
+        answer = await asyncio.to_thread(other.ask, "POST", HEARTBEAT_PATH, renewal)
+    assert answer["attempts"][0]["state"] == "running"
+    # Read on until the worker's own clock is past the first lease.
+    while (await two_processes.stamp(session))["now_ms"] < granted_ms + 3_500:
+        assert await response.content.readline()
+    assert (await two_processes.cancel(session, "att_2"))["state"] == "stopped"
+    response.close()
