@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+import aiohttp
 from ulid import ULID
 
 from extproc.app.addresses import Address
@@ -21,8 +22,10 @@ from extproc.processor.pools import Pools
 from extproc.processor.ports import World
 from extproc.processor.service import RouteQuestion, Service, ServiceLimits
 from extproc.replicas.attempt_client import AttemptClient
+from extproc.replicas.fencing import GuardedFence
+from extproc.replicas.guard_client import GuardClient
+from extproc.replicas.health_reader import monotonic_ms
 from extproc.replicas.roster import Replica, Roster
-from extproc.replicas.unguarded import UnguardedFence
 from extproc.routes.resolution import PolicyResolver
 from extproc.telemetry.assembly import Telemetry
 
@@ -40,6 +43,8 @@ class ProcessorSettings:
     egress: str
     replicas: tuple[Replica, ...]
     """Known at the start; what is found later takes their place."""
+    token: str = ""
+    """The secret shared with the replicas' guards."""
     surroundings: Surroundings
     resolver: PolicyResolver
     admin: Address | None = None
@@ -68,14 +73,25 @@ class Processor:
         self._roster = Roster(settings.replicas)
         self._telemetry = Telemetry(instance_id=str(ULID()))
         self._telemetry.watch_journal(self._journal)
+        self._control_calls = aiohttp.ClientSession(
+            # Idle connections end before uvicorn ends them, after 5 s (CASES EN-09).
+            connector=aiohttp.TCPConnector(keepalive_timeout=3.0, limit=0),
+            trust_env=False,
+        )
+        self._fence = GuardedFence(
+            client=GuardClient(
+                session=self._control_calls, token=settings.token, clock_ms=monotonic_ms, beaten=self._telemetry.beaten
+            ),
+            processor_id=f"proc_{ULID()}",
+        )
         world = World(
             roster=self._roster,
             attempts=AttemptClient(settings.egress),
-            fence=UnguardedFence(),
+            fence=self._fence,
             journal=self._journal,
             pools=Pools(),
             tool_call_recorded=no_tool_calls,
-            now_ms=lambda: time.monotonic_ns() // 1_000_000,
+            now_ms=monotonic_ms,
             wall_ms=lambda: time.time_ns() // 1_000_000,
             new_id=lambda: str(ULID()),
             held_bytes_max=settings.held_bytes_max,
@@ -102,8 +118,15 @@ class Processor:
             if self._settings.admin is not None:
                 await self._admin.start(self._settings.admin.host, self._settings.admin.port)
             LOGGER.info("serving", extra={"socket": self._settings.socket, "replicas": len(self._roster.replicas)})
+            await self._report_guards()
             await self._stopped.wait()
             await self._drain()
+
+    async def _report_guards(self) -> None:
+        """Say which replicas have a guard: without one, silence can't be fenced and ends in a controlled error."""
+        replicas = self._roster.replicas
+        for replica, standing in zip(replicas, await asyncio.gather(*map(self._fence.find_guard, replicas)), strict=True):
+            LOGGER.info("guard at %s: %s", replica.url, standing)
 
     async def _drain(self) -> None:
         """Start nothing new, let running streams end until the limit, end what is left in words."""
@@ -114,6 +137,8 @@ class Processor:
             self._service.end_sessions()
             await stopping
         await self._admin.stop()
+        await self._fence.close()
+        await self._control_calls.close()
         await self._journal.close()
         await self._telemetry.close()
 

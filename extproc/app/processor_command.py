@@ -62,6 +62,7 @@ def processor(
         replicas=(),
         surroundings=Surroundings(origins=replicas, service=service, routes=routes),
         resolver=PolicyResolver(default=default, route_annotations=routes.annotations if routes else None),
+        token=read_token(token_file),
         admin=admin,
         request_bytes_max=max_request_bytes,
         streams_max=max_streams,
@@ -71,6 +72,19 @@ def processor(
         uvloop.run(run_processor(settings))
     except (OSError, OutsideClusterError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def read_token(token_file: Path | None) -> str:
+    """The secret in a file, without the line break that editors leave. Raises click.ClickException."""
+    if token_file is None:
+        return ""
+    try:
+        token = token_file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as error:
+        raise click.ClickException(f"--token-file {token_file}: {error}") from error
+    if not token or not token.isprintable():
+        raise click.ClickException(f"--token-file {token_file}: the file must hold one line of printable ASCII")
+    return token
 
 
 def read_default(policy: Path | None) -> Layer | None:

@@ -4,7 +4,7 @@ Decides nothing. ``carry_out`` may return the event that the effect itself produ
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -167,29 +167,32 @@ class Carrier:
             retry_budget=self._pool.repeats_left(terms, now),
             model_revision=replica.identity or None,
         )
-        lease = await self._world.fence.grant(attempt.attempt_id, replica, self._on_lost(attempt))
+        try:
+            lease = await self._world.fence.grant(attempt.attempt_id, replica, self._on_lost(attempt), self._policy.lease)
+            head = self._encode_head(attempt, lease)
+            attempt.attach(await self._world.attempts.open(head, self._request.body, attempt))
+        except OSError as error:
+            failure = Failure(cause=Cause.NEVER_STARTED, evidence=f"the attempt could not be sent: {error}")
+            self._inbox.put(AttemptLost(attempt, failure))
+
+    def _encode_head(self, attempt: Attempt, lease: Sequence[tuple[str, str]]) -> bytes:
         own = ((names.REQUEST_ID, self._record.request_id), (names.ATTEMPT_ID, attempt.attempt_id))
         trace = self._world.observer.attempt_headers(attempt.attempt_id)
         replaced = {name for name, _ in trace}
-        head = encode_request(
+        return encode_request(
             method=self._request.method,
             path=self._request.path,
             headers=(
-                ("host", self._request.authority or replica.destination),
+                ("host", self._request.authority or attempt.replica.destination),
                 *(header for header in self._request.headers if header[0] not in replaced),
                 ("accept-encoding", "identity"),
-                (names.DESTINATION, replica.destination),
+                (names.DESTINATION, attempt.replica.destination),
                 *trace,
                 *own,
                 *lease,
             ),
             body_length=len(self._request.body),
         )
-        try:
-            attempt.attach(await self._world.attempts.open(head, self._request.body, attempt))
-        except OSError as error:
-            failure = Failure(cause=Cause.NEVER_STARTED, evidence=f"the egress listener can't be reached: {error}")
-            self._inbox.put(AttemptLost(attempt, failure))
 
     def _on_lost(self, attempt: Attempt) -> Callable[[Failure], None]:
         return lambda failure: self._inbox.put(AttemptLost(attempt, failure))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from extproc.decision.causes import Failure, Fencing
+from extproc.decision.policy import LeasePolicy
 from extproc.journal.interface import Journal
 from extproc.processor.observing import UNOBSERVED, Observer
 from extproc.processor.pools import Pools
@@ -34,8 +35,13 @@ class Stream(Protocol):
 class Fence(Protocol):
     """Publishing rights of attempts: granted, checked, taken back (R6, R7)."""
 
-    async def grant(self, attempt_id: str, replica: Replica, on_lost: Callable[[Failure], None]) -> Sequence[tuple[str, str]]:
-        """The headers by which the replica knows the attempt's lease. ``on_lost`` hears when the attempt became uncertain."""
+    async def grant(
+        self, attempt_id: str, replica: Replica, on_lost: Callable[[Failure], None], policy: LeasePolicy
+    ) -> Sequence[tuple[str, str]]:
+        """The headers by which the replica knows the attempt's lease. ``on_lost`` hears when the attempt became uncertain.
+
+        Raises OSError where no lease can be granted; the attempt may not start then.
+        """
 
     def may_publish(self, attempt_id: str) -> bool:
         """Whether the processor may still forward what the attempt produces."""

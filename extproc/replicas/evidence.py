@@ -9,7 +9,9 @@ from enum import StrEnum
 from typing import Final
 
 from extproc.contract import headers
+from extproc.contract.guard import GuardRefusal
 from extproc.decision.causes import Cause, Failure
+from extproc.decision.lease import proof_by_refusal
 from extproc.replicas.attempt_client import ResponseHead
 
 ENVOY_FLAGS: Final[dict[str, Cause]] = {
@@ -51,7 +53,7 @@ def read_head(head: ResponseHead) -> HeadReading:
         return _failed(_cause_of_flags(flags), _envoy_evidence(head, flags))
     refusal = head.get(headers.REFUSAL)
     if refusal is not None:
-        return _failed(Cause.NEVER_STARTED, f"the guard refused the attempt: {refusal}")
+        return _failed(_cause_of_refusal(refusal), f"the guard refused the attempt: {refusal}")
     match head.status:
         case 429 | 503:
             return HeadReading(
@@ -69,6 +71,15 @@ def read_head(head: ResponseHead) -> HeadReading:
             return HeadReading(verdict=HeadVerdict.REQUEST_ERROR)
         case _:
             return HeadReading(verdict=HeadVerdict.ANSWER)
+
+
+def _cause_of_refusal(refusal: str) -> Cause:
+    """A refused attempt never ran, but for a second copy of one, whose first may be running. An unknown word proves nothing."""
+    try:
+        proof = proof_by_refusal(GuardRefusal(refusal))
+    except ValueError:
+        proof = None
+    return Cause.UNCERTAIN if proof is None else Cause.NEVER_STARTED
 
 
 def _failed(cause: Cause, evidence: str) -> HeadReading:

@@ -23,7 +23,6 @@ from extproc.replicas.watch import Source, Watch
 
 log = logging.getLogger("deltafence.lease")
 
-DEFAULT_POLICY: Final = LeasePolicy()
 CANCEL_RETRY_S: Final = 0.1
 """Between a cancel call that failed at once and the next one."""
 
@@ -79,7 +78,7 @@ class GuardedFence:
         attempt_id: str,
         replica: Replica,
         on_lost: Callable[[Failure], None],
-        policy: LeasePolicy = DEFAULT_POLICY,
+        policy: LeasePolicy,
     ) -> Sequence[tuple[str, str]]:
         """The lease's headers, none for a replica without a guard. Raises LeaseNotGrantedError."""
         watch = self.watch(replica)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from extproc.decision.causes import Cause, Failure, Fencing
+from extproc.decision.policy import LeasePolicy
 from extproc.replicas.roster import Replica
 
 NOT_NEEDED_PROOF: Final = "ended_by_itself"
@@ -13,7 +14,9 @@ CLOSED_PROOF: Final = "connection_closed"
 class UnguardedFence:
     """No leases: an attempt whose connection is closed can't publish, and one that is merely silent is never proved gone."""
 
-    async def grant(self, attempt_id: str, replica: Replica, on_lost: Callable[[Failure], None]) -> Sequence[tuple[str, str]]:
+    async def grant(
+        self, attempt_id: str, replica: Replica, on_lost: Callable[[Failure], None], policy: LeasePolicy
+    ) -> Sequence[tuple[str, str]]:
         """Nothing to grant: the replica would not understand it."""
         return ()
 
