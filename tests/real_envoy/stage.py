@@ -15,8 +15,11 @@ from extproc.app.demonstration.run import gateway
 from extproc.sse.dialects import Dialect
 from tests.real_envoy.wire import LIMIT_S, TEST_MARK, Attempt, Client, Replica, encode_head, scripted_replicas
 
-MANY_REPEATS: dict[str, Any] = {"retry_budget": {"percent": 100, "min_per_second": 100, "burst": 1000}}
-"""Tests fail more requests than any route would repeat."""
+MANY_REPEATS: dict[str, Any] = {
+    "retry_budget": {"percent": 100, "min_per_second": 100, "burst": 1000},
+    "replay_cost": {"max_prompt_tokens": 10_000_000, "max_prefill_ms": 3_600_000},
+}
+"""Tests fail more requests, and larger ones, than any route would repeat."""
 STREAMED_CHAT = request_body(Dialect.CHAT, model="m", stream=True)
 WHOLE_CHAT = request_body(Dialect.CHAT, model="m", stream=False)
 
@@ -39,7 +42,11 @@ class Stage:
         return self.clients[-1]
 
     async def ask(
-        self, body: bytes = STREAMED_CHAT, *more: tuple[str, str], path: str = PATHS[Dialect.CHAT], method: str = "POST"
+        self,
+        body: bytes = STREAMED_CHAT,
+        *more: tuple[str, str],
+        path: str = PATHS[Dialect.CHAT],
+        method: str = "POST",
     ) -> Client:
         """A client that has sent a request."""
         client = await self.connect()
