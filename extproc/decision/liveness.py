@@ -87,7 +87,7 @@ def _due(judgement: Judgement, settings: LivenessSettings, now_ms: int) -> tuple
     """Which restart of this spell is due now, or None, with the words for it."""
     words = f"{judgement.verdict}: {judgement.evidence}"
     lasted_ms, age_ms = now_ms - judgement.since_ms, now_ms - judgement.at_ms
-    if age_ms > settings.answered_for_ms:
+    if judgement.cause is not None and age_ms > settings.answered_for_ms:
         return None, f"{words}; but nothing has confirmed that for {duration(age_ms)}"
     match judgement.verdict, judgement.cause:
         case Verdict.HUNG, _:

@@ -193,8 +193,9 @@ def test_hung_stands_until_something_moves():
 def test_a_failed_reading_does_not_undo_the_proof(outcome: Outcome):
     watched = Watched()
     watched.hang(BUSY)
-    since_ms = watched.judgement.since_ms
+    since_ms, proved_ms = watched.judgement.since_ms, watched.judgement.at_ms
     judgement = watched.fail(outcome)
+    assert judgement.at_ms == proved_ms, "kept, but not confirmed again"
     assert (judgement.verdict, judgement.cause, judgement.since_ms) == (Verdict.HUNG, Cause.ENGINE_STANDS_STILL, since_ms)
     assert watched.read(page(steps=500, running=2), after_s=5).verdict is Verdict.HUNG
 

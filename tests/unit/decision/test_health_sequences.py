@@ -69,7 +69,7 @@ def play(data: st.DataObject, *, is_proxy: bool) -> Iterator[tuple[History, Obse
 
 
 @given(st.data(), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_what_never_happens(data: st.DataObject, is_proxy: bool):
     for before, observation, history, judgement, now_ms in play(data, is_proxy=is_proxy):
         was = before.judgement
