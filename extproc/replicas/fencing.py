@@ -24,7 +24,9 @@ from extproc.replicas.watch import Source, Watch
 log = logging.getLogger("deltafence.lease")
 
 CANCEL_RETRY_S: Final = 0.1
-"""Between a cancel call that failed at once and the next one."""
+"""Between a cancel call that failed and the next one; doubled each time."""
+CANCEL_RETRY_S_MAX: Final = 1.6
+"""So that many attempts on one dead replica don't become a flood of connections."""
 
 
 class LeaseNotGrantedError(ConnectionError):
@@ -160,11 +162,13 @@ class GuardedFence:
                 await asyncio.wait({source.proof}, timeout=(source.lease.publish_bound_ms - now_ms) / 1000)
 
     async def _call_until_stopped(self, source: Source) -> None:
+        pause_s = CANCEL_RETRY_S
         while not source.proof.done():
             if proof := await self._call_cancel(source):
                 source.prove(proof)
             else:
-                await asyncio.sleep(CANCEL_RETRY_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, CANCEL_RETRY_S_MAX)
 
     async def _call_cancel(self, source: Source) -> FenceProof | None:
         url, timeout_ms = source.watch.replica.url, source.policy.cancel_timeout_ms
