@@ -107,7 +107,7 @@ class Surroundings:
     service: ServiceReference | None = None
     """Replicas behind a Service, in place of ``origins``."""
     routes: RouteWatch | None = None
-    access: Callable[[], ApiAccess] = field(default=lambda: ApiAccess.in_cluster(os.environ))
+    access: Callable[[], ApiAccess] = field(default=lambda: ApiAccess.from_environment(os.environ))
 
     @asynccontextmanager
     async def watched(self, roster: Roster) -> AsyncIterator[None]:

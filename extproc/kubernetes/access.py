@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+URL_VARIABLE: Final = "DELTAFENCE_KUBERNETES_API"
+"""Outside a pod: an address at which the API needs no credentials, such as that of ``kubectl proxy``."""
+NAMESPACE_VARIABLE: Final = "DELTAFENCE_NAMESPACE"
+"""Beside it: the namespace that counts as our own."""
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -27,6 +31,14 @@ class ApiAccess:
     token_file: Path | None = None
     """Read again for each request: the kubelet replaces the token before it expires."""
     ca_file: Path | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "ApiAccess":
+        """By URL_VARIABLE where that is set, else as a pod. Raises OutsideClusterError."""
+        url = environment.get(URL_VARIABLE)
+        if url:
+            return cls(url=url.rstrip("/"), namespace=environment.get(NAMESPACE_VARIABLE) or "default")
+        return cls.in_cluster(environment)
 
     @classmethod
     def in_cluster(cls, environment: Mapping[str, str], account: Path = ACCOUNT) -> "ApiAccess":

@@ -5,6 +5,7 @@ the containers, then SIGTERM for native sidecars.
 """
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
@@ -35,6 +36,8 @@ class LocalPod:
     directory: Path
     ports: Mapping[int, int]
     """Container port to the port that stands for it here."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What its containers are told besides this process's own environment."""
     processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
     def translated(self, word: str) -> str:
@@ -53,7 +56,9 @@ class LocalPod:
 
     async def start(self, container: Object) -> asyncio.subprocess.Process:
         with (self.directory / f"{container['name']}.log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(*self.command_of(container), stdout=log, stderr=log)
+            process = await asyncio.create_subprocess_exec(
+                *self.command_of(container), stdout=log, stderr=log, env={**os.environ, **self.environment}
+            )
         self.processes[container["name"]] = process
         return process
 
@@ -102,13 +107,13 @@ class LocalPod:
 
 
 @asynccontextmanager
-async def local_pod(config: Mapping[str, str]) -> AsyncIterator[LocalPod]:
+async def local_pod(config: Mapping[str, str], environment: Mapping[str, str]) -> AsyncIterator[LocalPod]:
     """An empty pod whose ConfigMap holds ``config``; whatever still runs at the end is killed.
 
     In a directory of its own below /tmp: socket paths must be short.
     """
     directory = Path(tempfile.mkdtemp(prefix="pod-", dir="/tmp"))
-    pod = LocalPod(directory=directory, ports={port: free_port() for port in (8080, 9090, 9091)})
+    pod = LocalPod(directory=directory, environment=environment, ports={port: free_port() for port in (8080, 9090, 9091)})
     (directory / "deltafence" / "run").mkdir(parents=True)
     (directory / "deltafence" / "etc").mkdir()
     for name, text in config.items():

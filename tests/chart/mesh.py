@@ -16,8 +16,18 @@ TYPE = "type.googleapis.com/envoy.extensions"
 BACKEND = "mesh-backend"
 
 
-def mesh_config(port: int, replicas: list[str]) -> Object:
-    """An Envoy of a mesh before we come: everything is routed to the servers, and 503 is retried."""
+ORIGINS = {
+    "envoy-gateway": lambda name: {"resources": [{"kind": "HTTPRoute", "namespace": "llm", "name": name}]},
+    "istio": lambda name: {"config": f"/apis/gateway.networking.k8s.io/v1/namespaces/llm/http-route/{name}"},
+}
+"""By metadata namespace: how each mesh says which object a route came from."""
+
+
+def mesh_config(mesh: str, port: int, replicas: list[str]) -> Object:
+    """An Envoy of a mesh before we come: everything is routed to the servers, and 503 is retried.
+
+    The route is ``chat``'s; what has ``x-route: other`` goes by another object's.
+    """
     endpoints = [
         {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(number)}}}}
         for host, _, number in (replica.rpartition(":") for replica in replicas)
@@ -25,13 +35,20 @@ def mesh_config(port: int, replicas: list[str]) -> Object:
     route = {
         "name": "chat",
         "match": {"prefix": "/"},
+        "metadata": {"filter_metadata": {mesh: ORIGINS[mesh]("chat")}},
         "route": {"cluster": BACKEND, "timeout": "0s", "retry_policy": {"retry_on": "5xx,reset", "num_retries": 2}},
+    }
+    other = {
+        **copy.deepcopy(route),
+        "name": "other",
+        "match": {"prefix": "/", "headers": [{"name": "x-route", "string_match": {"exact": "other"}}]},
+        "metadata": {"filter_metadata": {mesh: ORIGINS[mesh]("other")}},
     }
     manager = {
         "@type": f"{TYPE}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "mesh",
         "http_filters": [{"name": ROUTER, "typed_config": {"@type": f"{TYPE}.filters.http.router.v3.Router"}}],
-        "route_config": {"name": "mesh", "virtual_hosts": [{"name": "mesh", "domains": ["*"], "routes": [route]}]},
+        "route_config": {"name": "mesh", "virtual_hosts": [{"name": "mesh", "domains": ["*"], "routes": [other, route]}]},
     }
     listener = {
         "name": "mesh",

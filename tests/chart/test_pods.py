@@ -2,16 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
-from extproc.app.demonstration.judge import judge, read_events
+from extproc.app.demonstration.apis import request_body
+from extproc.app.demonstration.judge import Exchange, judge, read_events
 from extproc.app.demonstration.run import break_first, mend, send
 from extproc.app.demonstration.scenarios import SCENARIOS, Scenario
 from extproc.sim.process import ReplicaProcess, start_replica
@@ -19,12 +21,20 @@ from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
 from tests.chart.local_pod import ENVOY_IN_ITS_IMAGE, LocalPod, local_pod
 from tests.chart.mesh import mesh_config, with_envoy_gateway, with_istio
-from tests.chart.rendering import ENVOY_GATEWAY, ISTIO, Object, Rendered, pod_specs, render
+from tests.chart.rendering import ENVOY_GATEWAY, Object, Rendered, pod_specs, render
+from tests.kubernetes_api.server import ApiServer, api_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOKENS = 8
-MODES = {"standalone": {}, "envoyGateway": ENVOY_GATEWAY, "istio": ISTIO}
+MODES: dict[str, dict[str, Any]] = {
+    "standalone": {},
+    "envoyGateway": ENVOY_GATEWAY,
+    "istio": {"mode": "istio", "istio": {"routes": ["chat", "other"]}},
+}
+MESHES = {"envoyGateway": ("envoy-gateway", with_envoy_gateway), "istio": ("istio", with_istio)}
+HTTP_ROUTES = "/apis/gateway.networking.k8s.io/v1/httproutes"
+KILLED_BEFORE_HEADERS = next(scenario for scenario in SCENARIOS if scenario.name == "killed before headers")
 DRAIN = {"settleSeconds": 1, "limitSeconds": 20, "endSeconds": 5}
 
 
@@ -33,9 +43,40 @@ class Stage:
     """A running pod of one mode, in front of two replicas."""
 
     pod: LocalPod
+    api: ApiServer
     spec: Object
     replicas: list[ReplicaProcess]
     session: aiohttp.ClientSession
+
+    async def broken(self, route: str) -> Exchange:
+        """A request by a route whose first attempt meets a replica that dies before its headers."""
+
+        async def send_by_route() -> Exchange:
+            body = request_body(Dialect.CHAT, model="sim-model", stream=True)
+            headers = {"content-type": "application/json", "x-route": route}
+            async with self.session.post(f"{self.url}/v1/chat/completions", data=body, headers=headers) as answer:
+                return Exchange(status=answer.status, headers=dict(answer.headers), body=await answer.read())
+
+        try:
+            return await break_first(send_by_route, self.replicas[0], KILLED_BEFORE_HEADERS.fault)
+        finally:
+            await mend(self.replicas)
+
+    async def in_force(self, route_object: str, annotations: dict[str, str]) -> None:
+        await self._until(lambda entry: entry["annotations_in_force"] == annotations, route_object)
+
+    async def refused(self, route_object: str) -> None:
+        await self._until(lambda entry: bool(entry["refused"]), route_object)
+
+    async def _until(self, condition: Callable[[dict[str, Any]], bool], route_object: str) -> None:
+        """Until the processor says so of an object."""
+        async with asyncio.timeout(30):
+            while True:
+                async with self.session.get(f"http://127.0.0.1:{self.pod.ports[9090]}/deltafence/v1/routes") as answer:
+                    objects = {entry["object"]: entry for entry in (await answer.json())["objects"]}
+                if route_object in objects and condition(objects[route_object]):
+                    return
+                await asyncio.sleep(0.02)
 
     @property
     def url(self) -> str:
@@ -47,8 +88,8 @@ def spec_of(mode: str, rendered: Rendered, pod: LocalPod, replicas: list[Replica
     spec = pod_specs(rendered)[0]
     if mode == "standalone":
         return spec
-    apply = {"envoyGateway": with_envoy_gateway, "istio": with_istio}[mode]
-    config = json.dumps(apply(mesh_config(pod.ports[8080], [replica.address for replica in replicas]), rendered))
+    mesh, apply = MESHES[mode]
+    config = json.dumps(apply(mesh_config(mesh, pod.ports[8080], [replica.address for replica in replicas]), rendered))
     (pod.directory / "mesh.json").write_text(pod.translated(config))
     envoy = {
         "name": "envoy",
@@ -70,13 +111,17 @@ async def start_stage(mode: str, stack: AsyncExitStack) -> Stage:
             "policy": {"tools": "ledger"},
         }
     )
-    pod = await stack.enter_async_context(local_pod(rendered.one("ConfigMap")["data"]))
+    api = await stack.enter_async_context(api_server())
+    for name in ("chat", "other"):
+        api.put(HTTP_ROUTES, {"metadata": {"name": name, "namespace": "llm"}})
+    environment = {"DELTAFENCE_KUBERNETES_API": api.url}
+    pod = await stack.enter_async_context(local_pod(rendered.one("ConfigMap")["data"], environment))
     spec = spec_of(mode, rendered, pod, replicas)
     await pod.run(spec)
     for port in (8080, 9090):
         await pod.reachable(port)
     session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)))
-    return Stage(pod=pod, spec=spec, replicas=replicas, session=session)
+    return Stage(pod=pod, api=api, spec=spec, replicas=replicas, session=session)
 
 
 @pytest_asyncio.fixture(params=MODES, scope="module", loop_scope="module")
@@ -93,6 +138,27 @@ async def test_the_demos_faults_end_as_they_must(stage: Stage, scenario: Scenari
         await mend(stage.replicas)
     finding = judge(scenario, Dialect.CHAT, exchange, stream=True, tokens=TOKENS)
     assert finding.problems == (), stage.pod.logs()
+
+
+@pytest.mark.parametrize("stage", MESHES, indirect=True)
+async def test_an_annotation_changes_its_route_and_no_other_without_a_restart(stage: Stage) -> None:
+    """`kubectl annotate httproute chat deltafence.io/before-first-delta-action=fail`: chat is not repeated any more, other is."""
+    annotations = {"deltafence.io/before-first-delta-action": "fail"}
+    stage.api.put(HTTP_ROUTES, {"metadata": {"name": "chat", "namespace": "llm", "annotations": annotations}})
+    await stage.in_force("HTTPRoute llm/chat", annotations)
+    try:
+        refused = await stage.broken("chat")
+        repeated = await stage.broken("other")
+        assert (refused.status, refused.attempts) == (502, 1), stage.pod.logs()
+        assert (repeated.status, repeated.attempts) == (200, 2), stage.pod.logs()
+
+        wrong = {"deltafence.io/before-first-delta-action": "retry"}
+        stage.api.put(HTTP_ROUTES, {"metadata": {"name": "chat", "namespace": "llm", "annotations": wrong}})
+        await stage.refused("HTTPRoute llm/chat")
+        assert (await stage.broken("chat")).attempts == 1, "a wrong value never weakens the policy"
+        assert [event["reason"] for event in stage.api.created] == ["PolicyRefused"]
+    finally:
+        stage.api.put(HTTP_ROUTES, {"metadata": {"name": "chat", "namespace": "llm"}})
 
 
 async def test_what_is_no_generation_passes_through(stage: Stage) -> None:

@@ -69,7 +69,7 @@ def test_names_are_unique(rendered: Rendered) -> None:
 
 def test_every_object_has_a_namespace_and_common_labels(rendered: Rendered) -> None:
     for found in rendered.objects:
-        assert found["metadata"]["namespace"]
+        assert found["metadata"].get("namespace") or found["kind"].startswith("Cluster")
         assert found["metadata"]["labels"]["app.kubernetes.io/instance"] == "gateway"
 
 
@@ -180,6 +180,47 @@ def test_the_hpa_owns_the_number_of_pods() -> None:
     assert "replicas" not in rendered.one("Deployment")["spec"]
     metric = rendered.one("HorizontalPodAutoscaler")["spec"]["metrics"][0]["pods"]
     assert metric == {"metric": {"name": "deltafence_active_streams"}, "target": {"type": "AverageValue", "averageValue": "400"}}
+
+
+def rules(rendered: Rendered) -> list[dict[str, Any]]:
+    return [rule for found in rendered.objects if found["kind"] in ("Role", "ClusterRole") for rule in found["rules"]]
+
+
+def test_rights_are_the_least(rendered: Rendered) -> None:
+    """Reading is list and watch of what is watched; writing is Events."""
+    for rule in rules(rendered):
+        assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
+        assert rule["verbs"] == (["create"] if rule["resources"] == ["events"] else ["list", "watch"])
+        assert not set(rule["resources"]) & {"secrets", "pods", "configmaps"}
+
+
+def test_rights_and_a_token_are_given_only_for_what_is_watched() -> None:
+    def given(values: dict[str, Any]) -> tuple[list[str], list[str], bool]:
+        rendered = render(values)
+        resources = sorted(resource for rule in rules(rendered) for resource in rule["resources"])
+        spec = pod_specs(rendered)[0]
+        watches = [word for word in spec["containers"][-1]["args"] if word.startswith(("--service", "--route-annotations"))]
+        return resources, watches, spec["automountServiceAccountToken"]
+
+    nothing = {"endpointSlices": False, "routeAnnotations": False}
+    assert given({}) == (["endpointslices"], ["--service=llm/vllm:8000"], True)
+    assert given({"upstream": {"urls": ["http://10.0.0.1:8000"]}}) == ([], [], False)
+    assert given({**ISTIO, "kubernetesApi": nothing}) == ([], [], False)
+    resources, watches, token = given({**ISTIO, "upstream": {"service": {"namespace": "gpu"}}})
+    assert resources == ["endpointslices", "events", "grpcroutes", "httproutes", "virtualservices"]
+    assert watches == ["--service=gpu/vllm:8000", "--route-annotations"]
+    assert token is True
+
+
+def test_a_binding_is_for_the_account_that_the_pods_run_under() -> None:
+    rendered = render({**ENVOY_GATEWAY, "upstream": {"service": {"namespace": "gpu"}}})
+    account = rendered.one("ServiceAccount")["metadata"]
+    assert (account["namespace"], pod_specs(rendered)[0]["serviceAccountName"]) == ("envoy-gateway-system", account["name"])
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        assert rendered.one(kind)["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["name"], "namespace": "envoy-gateway-system"}
+        ]
+    assert rendered.one("Role")["metadata"]["namespace"] == rendered.one("RoleBinding")["metadata"]["namespace"] == "gpu"
 
 
 def test_the_journal_is_where_the_values_say() -> None:

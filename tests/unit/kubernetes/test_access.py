@@ -33,6 +33,14 @@ def test_ipv6_gets_its_brackets(account: Path) -> None:
     assert ApiAccess.in_cluster({**POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}, account).url == "https://[fd00::1]:443"
 
 
+def test_outside_a_pod_a_proxy_may_be_named() -> None:
+    access = ApiAccess.from_environment({"DELTAFENCE_KUBERNETES_API": "http://127.0.0.1:8001/", "DELTAFENCE_NAMESPACE": "llm"})
+    assert (access.url, access.namespace, access.token_file) == ("http://127.0.0.1:8001", "llm", None)
+    assert ApiAccess.from_environment({"DELTAFENCE_KUBERNETES_API": "http://a"}).namespace == "default"
+    with pytest.raises(OutsideClusterError):
+        ApiAccess.from_environment({})
+
+
 def test_outside_a_pod_the_reason_is_said(account: Path) -> None:
     with pytest.raises(OutsideClusterError, match="KUBERNETES_SERVICE_HOST"):
         ApiAccess.in_cluster({}, account)

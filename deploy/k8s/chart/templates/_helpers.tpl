@@ -45,13 +45,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end -}}
 {{- end -}}
 
+{{- define "deltafence.upstreamNamespace" -}}
+{{- default .Release.Namespace .Values.upstream.service.namespace -}}
+{{- end -}}
+
+{{/* What of the Kubernetes API the processor watches; empty means not. */}}
+{{- define "deltafence.watchesSlices" -}}
+{{- if and .Values.kubernetesApi.endpointSlices (not .Values.upstream.urls) }}true{{ end -}}
+{{- end -}}
+{{- define "deltafence.watchesRoutes" -}}
+{{- if and .Values.kubernetesApi.routeAnnotations (ne .Values.mode "standalone") }}true{{ end -}}
+{{- end -}}
+{{- define "deltafence.watches" -}}
+{{- if or (include "deltafence.watchesSlices" .) (include "deltafence.watchesRoutes" .) }}true{{ else }}false{{ end -}}
+{{- end -}}
+
 {{/* The servers' origins, as a JSON list. */}}
 {{- define "deltafence.replicas" -}}
 {{- if .Values.upstream.urls -}}
 {{- .Values.upstream.urls | toJson -}}
 {{- else -}}
-{{- $namespace := default .Release.Namespace .Values.upstream.service.namespace -}}
-{{- list (printf "http://%s.%s.svc:%d" .Values.upstream.service.name $namespace (int .Values.upstream.service.port)) | toJson -}}
+{{- list (printf "http://%s.%s.svc:%d" .Values.upstream.service.name (include "deltafence.upstreamNamespace" .) (int .Values.upstream.service.port)) | toJson -}}
 {{- end -}}
 {{- end -}}
 
@@ -109,8 +123,15 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   - --socket=/run/deltafence/processor-{{ add1 $number }}.sock
   - --egress=/run/deltafence/egress.sock
   - --admin=0.0.0.0:{{ $admin }}
+  {{- if include "deltafence.watchesSlices" $ }}
+  - --service={{ include "deltafence.upstreamNamespace" $ }}/{{ $.Values.upstream.service.name }}:{{ $.Values.upstream.service.port | int64 }}
+  {{- else }}
   {{- range fromJsonArray (include "deltafence.replicas" $) }}
   - --replica={{ . }}
+  {{- end }}
+  {{- end }}
+  {{- if include "deltafence.watchesRoutes" $ }}
+  - --route-annotations
   {{- end }}
   {{- if $.Values.policy }}
   - --policy=/etc/deltafence/policy.yaml
