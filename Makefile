@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-envoy test-simulation test-vllm demo bench clean
+.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-envoy test-simulation test-vllm test-postgres test-crash bench-journal demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -34,6 +34,18 @@ test-unit: setup ## unit tests, seconds
 
 test-envoy: setup ## the real Envoy: configuration, listeners, faults, `up`
 	$(BIN)/pytest -n 2 tests/real_envoy
+
+test-postgres: setup ## journal, keys and ledger over a real PostgreSQL, which the tests start; races and kills. Installs it on Debian
+	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || \
+		(apt-get update --quiet && DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends postgresql)
+	$(BIN)/python tests/postgres/server.py $(BIN)/pytest tests/postgres tests/crash tests/unit/journal tests/unit/tools \
+		tests/unit/processor/test_tool_service.py tests/unit/storage/test_databases.py
+
+test-crash: setup ## SIGKILL at every step of the database, over SQLite
+	$(BIN)/pytest tests/crash
+
+bench-journal: setup ## what the write-ahead rule costs, over SQLite
+	$(BIN)/python bench/journal.py
 
 test-simulation: export FIRST_SEED ?= 0
 test-simulation: setup ## the lease protocol under a random network, 100,000 seeds from FIRST_SEED on

@@ -28,6 +28,17 @@ _Connection = Any
 _Pool = Any
 _Begin = Callable[[_Connection], AbstractAsyncContextManager[object]]
 
+_CONNECTION_LOST: Final = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError, ConnectionError)
+_UNAVAILABLE: Final = (*_CONNECTION_LOST, asyncpg.PostgresError, OSError, TimeoutError)
+
+
+class _NothingStored(Exception):  # noqa: N818  (a reason to run a script again)
+    """``cause`` ended the transaction before anything of it could be stored."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
 
 class PostgresDatabase:
     """The Database interface over one PostgreSQL database. Build it with ``open``; use it from one event loop."""
@@ -40,30 +51,27 @@ class PostgresDatabase:
     @classmethod
     async def open(cls, url: str) -> Self:
         """Connect and bring the tables up to date. Raises StorageUnavailable, SchemaTooNew."""
+        pool = asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=CONNECTIONS_MAX,
+            timeout=CONNECT_TIMEOUT_S,
+            reset=_leave_as_it_is,
+            server_settings={"application_name": "deltafence"},
+        )
         try:
-            pool = await asyncpg.create_pool(
-                url,
-                min_size=1,
-                max_size=CONNECTIONS_MAX,
-                timeout=CONNECT_TIMEOUT_S,
-                reset=_leave_as_it_is,
-                server_settings={"application_name": "deltafence"},
-            )
+            await pool
             async with pool.acquire() as connection, connection.transaction():
                 await _migrate(connection)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise _unavailable(error) from error
+        except BaseException as error:
+            pool.terminate()
+            if isinstance(error, _UNAVAILABLE):
+                raise _unavailable(error) from error
+            raise
         return cls(pool)
 
     async def write(self, script: ScriptFactory[Result], *, one_statement: bool = False) -> Result:
-        runs = 1
-        while True:
-            try:
-                return await self._run(script, _alone if one_statement else _writing)
-            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
-                if runs == RUNS_MAX:
-                    raise _unavailable(error) from error
-                runs += 1
+        return await self._run(script, _alone if one_statement else _writing)
 
     async def read(self, script: ScriptFactory[Result]) -> Result:
         return await self._run(script, _reading)
@@ -76,6 +84,20 @@ class PostgresDatabase:
             self._pool.terminate()
 
     async def _run(self, script: ScriptFactory[Result], begin: _Begin) -> Result:
+        runs = 1
+        while True:
+            try:
+                return await self._run_once(script, begin)
+            except _NothingStored as nothing:
+                if runs == RUNS_MAX:
+                    raise _unavailable(nothing.cause) from nothing.cause
+                runs += 1
+            except _UNAVAILABLE as error:
+                raise _unavailable(error) from error
+
+    async def _run_once(self, script: ScriptFactory[Result], begin: _Begin) -> Result:
+        """Raises _NothingStored where the script may be run again, and else whatever asyncpg raises."""
+        begun = False
         try:
             async with (
                 asyncio.timeout(CONNECT_TIMEOUT_S + TRANSACTION_TIMEOUT_S),
@@ -83,11 +105,16 @@ class PostgresDatabase:
                 asyncio.timeout(TRANSACTION_TIMEOUT_S),
                 begin(connection),
             ):
+                begun = begin is not _alone
                 return await _drive(connection, script())
-        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
-            raise
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise _unavailable(error) from error
+        except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+            raise _NothingStored(error) from error
+        except _CONNECTION_LOST as error:
+            # The server had closed a connection of the pool. A lone statement may have been carried out: it is one that stores
+            # the same thing twice without harm (script.py).
+            if begun:
+                raise
+            raise _NothingStored(error) from error
 
 
 def _writing(connection: _Connection) -> AbstractAsyncContextManager[object]:

@@ -59,7 +59,8 @@ class Database(Protocol):
     async def write(self, script: ScriptFactory[Result], *, one_statement: bool = False) -> Result:
         """Run a script as one durable transaction, whole or not at all; it sees and orders every earlier one.
 
-        ``one_statement``: the script yields no second one on this dialect, so that PostgreSQL needs one round trip, not three.
+        ``one_statement``: the script yields no second one on PostgreSQL, which then needs one round trip, and it may
+        be stored twice without harm, since a lost connection is answered by running it again.
         """
 
     async def read(self, script: ScriptFactory[Result]) -> Result:

@@ -518,6 +518,7 @@ async def test_a_call_that_can_not_be_recorded_is_not_sent(stage: ToolStage):
 
 async def test_an_answer_that_can_not_be_stored_is_delivered_and_stored_when_it_can(stage: ToolStage, monkeypatch):
     monkeypatch.setattr("extproc.processor.tool_run.RECORD_RETRY_S", 0.0)
+    monkeypatch.setattr("extproc.processor.tool_run.RECORD_TRIES_MAX", 1_000_000)
     stream, task = stage.call()
     tool = await stage.sent()
     stage.ledger.away = True
