@@ -31,11 +31,11 @@ class ClientStream:
         self._write = write
         self.written = Written.NOTHING
 
-    async def begin(self, status: int, headers: Headers) -> None:
-        """Write the answer's head."""
+    async def begin(self, status: int, headers: Headers, metadata: Metadata | None = None) -> None:
+        """Write the answer's head. ``metadata`` is what Envoy's access log tells of a stream whose end never comes."""
         assert self.written is Written.NOTHING, "a second head"
         self.written = Written.HEAD
-        await self._write(messages.answer_headers(status, headers))
+        await self._write(messages.answer_headers(status, headers, dynamic_metadata=metadata))
 
     async def write(self, data: bytes) -> None:
         """Write a piece of the body."""

@@ -105,21 +105,29 @@ def passthrough_trailers() -> ProcessingResponse:
     return _CONTINUE_TRAILERS
 
 
-def answer_headers(status: int, headers: Iterable[tuple[str, str]], end_of_stream: bool = False) -> ProcessingResponse:
+def answer_headers(
+    status: int,
+    headers: Iterable[tuple[str, str]],
+    end_of_stream: bool = False,
+    dynamic_metadata: Mapping[str, str | float] | None = None,
+) -> ProcessingResponse:
     """The head of an answer of our own. Once per request, and never after the request's headers were let go on."""
     values = [HeaderValue(key=":status", raw_value=b"%d" % status)]
     values += [HeaderValue(key=name, raw_value=value.encode("latin-1")) for name, value in headers]
-    return ProcessingResponse(
+    response = ProcessingResponse(
         streamed_immediate_response=StreamedImmediateResponse(
             headers_response=HttpHeaders(headers=HeaderMap(headers=values), end_of_stream=end_of_stream)
         )
     )
+    if dynamic_metadata is not None:
+        response.dynamic_metadata.get_or_create_struct(METADATA_NAMESPACE).update(dynamic_metadata)
+    return response
 
 
 def answer_body(
     body: bytes, end_of_stream: bool = False, dynamic_metadata: Mapping[str, str | float] | None = None
 ) -> ProcessingResponse:
-    """A piece of an answer of our own. ``dynamic_metadata`` belongs on the last one: the access log keeps the last value.
+    """A piece of an answer of our own. Of ``dynamic_metadata`` the access log keeps the last value of each key.
 
     Runs once per delta, hence assignments in place: a third of the time that nested constructors take (0.6 us, not 1.7).
     """

@@ -14,6 +14,8 @@ class RequestRecord:
         self.request_id = request_id
         self.ended = False
         """Whether the outcome is on record."""
+        self.attempt_id = ""
+        """The attempt that was started last."""
         self._journal = journal
         self._wall_ms = wall_ms
         self._observer = observer
@@ -32,6 +34,8 @@ class RequestRecord:
 
     def _saw(self, event: JournalEvent) -> None:
         self.ended = event.kind is EventKind.ENDED
+        if event.kind is EventKind.ATTEMPT_STARTED:
+            self.attempt_id = event.attempt_id or ""
         self._observer.saw(event)
 
     def _event(self, kind: EventKind, attempt_id: str | None, replica: str | None, detail: dict[str, object]) -> JournalEvent:

@@ -27,6 +27,8 @@ class Speaker:
         self._dialect = dialect
         self._delivering: Attempt | None = None
         self._ended: effects.RecordOutcome | None = None
+        self._last = b""
+        """What goes out together with the end."""
 
     @property
     def delivered_tokens(self) -> int:
@@ -49,7 +51,7 @@ class Speaker:
             ("cache-control", "no-cache"),
             *wording.identity_headers(self._record.request_id, self.attempts),
         ]
-        await self._client.begin(200, headers)
+        await self._client.begin(200, headers, self._metadata("prefill"))
 
     def record_outcome(self, effect: effects.RecordOutcome) -> None:
         """Write the outcome to the journal. Before the last message: Envoy may reset the stream right after it."""
@@ -64,21 +66,27 @@ class Speaker:
         )
 
     async def deliver_held(self, attempt: Attempt) -> None:
-        """Write the head, and everything of ``attempt`` that was held."""
+        """Write the head, and everything of ``attempt`` that was held.
+
+        An answer that is whole waits for its end mark: a client that has all its bytes closes at once, and the access log would
+        call a complete answer a disconnect.
+        """
         assert attempt.head is not None, "a delivery without a head"
         self._delivering = attempt
         if self._client.written is Written.NOTHING:
             headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
             if attempt.kind in (AnswerKind.WHOLE, AnswerKind.SEALED):
                 headers.append(("content-length", str(attempt.held_bytes)))
-            await self._client.begin(attempt.head.status, headers)
+            await self._client.begin(attempt.head.status, headers, self._metadata("decode"))
         held = attempt.release_held()
-        if held:
+        if attempt.kind in (AnswerKind.WHOLE, AnswerKind.SEALED):
+            self._last = held
+        elif held:
             await self._client.write(held)
 
     async def finish(self) -> None:
         """End a whole answer."""
-        await self._client.end(b"", self._metadata())
+        await self._client.end(self._last, self._metadata())
 
     async def pass_answer(self, attempt: Attempt) -> None:
         """Hand a replica's own request error on, unchanged."""
@@ -86,7 +94,8 @@ class Speaker:
         body = attempt.release_held()
         if self._client.written is Written.NOTHING:
             headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
-            await self._client.begin(attempt.head.status, [*headers, ("content-length", str(len(body)))])
+            metadata = self._metadata("decode")
+            await self._client.begin(attempt.head.status, [*headers, ("content-length", str(len(body)))], metadata)
             await self._client.end(body, self._metadata())
             return
         # The head went out early (keep-alive), so the status can only be told inside the stream.
@@ -130,14 +139,20 @@ class Speaker:
         reader = None if self._delivering is None else self._delivering.reader
         return terminal_event(self._dialect, error, 0 if reader is None else reader.next_sequence_number)
 
-    def _metadata(self) -> Metadata:
-        ended = self._ended
-        assert ended is not None, "an end before its outcome was recorded"
-        return {
+    def _metadata(self, phase: str = "ended") -> Metadata:
+        """For the access log. While a stream runs there is no outcome: should it stay so, Envoy's flags say who left."""
+        metadata: dict[str, str | float] = {
             "request_id": self._record.request_id,
-            "phase": "ended",
-            "outcome": str(ended.outcome),
-            "reason": ended.reason,
+            "attempt_id": self._record.attempt_id,
+            "phase": phase,
             "attempts": self.attempts,
-            "delivered_output_tokens": self.delivered_tokens,
         }
+        if phase == "ended":
+            ended = self._ended
+            assert ended is not None, "an end before its outcome was recorded"
+            metadata |= {
+                "outcome": str(ended.outcome),
+                "reason": ended.reason,
+                "delivered_output_tokens": self.delivered_tokens,
+            }
+        return metadata
