@@ -291,10 +291,10 @@ async def test_a_stream_past_the_drain_limit_is_ended_by_the_processor(start_up,
     url = await run.ready()
     async with client.stream("POST", f"{url}/v1/chat/completions", json=CHAT) as answer:
         events = answer.aiter_lines()
-        await anext(events)
+        lines = [await anext(events)]
         run.process.send_signal(signal.SIGTERM)
-        last = [line async for line in events if line][-1]
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "upstream_decode_interrupted"
+        lines += [line async for line in events if line]
+    assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "upstream_decode_interrupted", lines
     assert await run.ended() == 0
     assert "1 requests still run after 0.2 s" in run.log.read_text()
 
