@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
-from extproc.journal.interface import History, Journal, JournalQuery, JournalUnavailable, RequestTakenOver
+from extproc.journal.interface import Backlog, History, Journal, JournalQuery, JournalUnavailable, RequestTakenOver
 from extproc.journal.records import JournalEvent, RequestFacts
 
 
@@ -30,6 +30,10 @@ class OptionalJournal:
     def __init__(self, journal: Journal, on_unrecorded: Callable[[], None]) -> None:
         self._journal = journal
         self._on_unrecorded = on_unrecorded
+
+    @property
+    def backlog(self) -> Backlog:
+        return self._journal.backlog
 
     def append(self, event: JournalEvent) -> None:
         self._journal.append(event)

@@ -1,0 +1,113 @@
+"""Requests with an Idempotency-Key: what is asked of the journal, and what a repeat is answered (R9, R11)."""
+
+import logging
+from typing import Final
+
+from extproc.contract import headers as names
+from extproc.contract.errors import FORMS, ClientError, ErrorCode
+from extproc.decision.idempotency import REFUSALS, ClaimOutcome, InvalidKey, fingerprint, hash_key, parse_key
+from extproc.journal.idempotency import Claimed, IdempotencyKeys, KeyClaim, StoredAnswer
+from extproc.journal.interface import JournalUnavailable
+from extproc.processor import wording
+from extproc.processor.client_stream import ClientStream, Headers, Metadata, Write
+from extproc.processor.intake import RequestRejected
+from extproc.processor.messages import RequestHeaders
+from extproc.sse.dialects import Dialect
+from extproc.sse.terminal import error_body
+
+MESSAGES: Final = {
+    ClaimOutcome.IN_PROGRESS: "The first request with this Idempotency-Key is still running.",
+    ClaimOutcome.PARTIAL: "A request with this Idempotency-Key broke off after part of its answer had been delivered.",
+    ClaimOutcome.COMPLETED: "The request with this Idempotency-Key was answered in full; the answer is not kept.",
+    ClaimOutcome.KEY_REUSED: "This Idempotency-Key belongs to another request.",
+}
+
+_log = logging.getLogger(__name__)
+
+
+def read_claim(head: RequestHeaders, body: bytes, *, request_id: str, secret: bytes, caller_header: str) -> KeyClaim | None:
+    """What a request asks of its key, None where it has none. Raises RequestRejected for what is no key."""
+    values = [value for name, value in head.headers if name == names.IDEMPOTENCY_KEY]
+    try:
+        key = parse_key(values)
+    except InvalidKey as error:
+        raise RequestRejected(ErrorCode.INVALID_IDEMPOTENCY_KEY, str(error)) from error
+    if key is None:
+        return None
+    caller = next((value for name, value in head.headers if name == caller_header), "")
+    return KeyClaim(
+        key_hash=hash_key(secret, caller, key), fingerprint=fingerprint(head.method, head.path, body), request_id=request_id
+    )
+
+
+async def answer_repeat(client: ClientStream, dialect: Dialect, claimed: Claimed, *, replay: bool) -> None:
+    """Answer a request whose key is taken: with the stored answer where there is one and its route wants that, else with the
+    facts of the request that has the key (``replay``: policy ``journal.replay``)."""
+    metadata: Metadata = {"request_id": claimed.request_id, "phase": "ended", "outcome": "repeat", "reason": str(claimed.outcome)}
+    if replay and claimed.answer is not None:
+        await client.begin(claimed.answer.status, [*claimed.answer.headers, (names.REPLAYED, "true")])
+        await client.end(claimed.answer.body, metadata)
+        return
+    error = repeat_error(claimed)
+    await client.answer(
+        FORMS[error.code].status,
+        wording.error_headers(error, None),
+        error_body(dialect, error),
+        details=f"deltafence_{error.code}",
+        metadata=metadata,
+    )
+
+
+def repeat_error(claimed: Claimed) -> ClientError:
+    """The facts of the request that has the key. Of a request that is another one, nothing is told but that."""
+    facts = claimed.facts if claimed.outcome is not ClaimOutcome.KEY_REUSED else None
+    return ClientError(
+        code=REFUSALS[claimed.outcome],
+        message=MESSAGES[claimed.outcome],
+        request_id=claimed.request_id if claimed.outcome is not ClaimOutcome.KEY_REUSED else "",
+        partial_output=claimed.outcome is ClaimOutcome.PARTIAL,
+        delivered_output_tokens=facts.delivered_output_tokens if facts is not None else 0,
+        token_count_source=facts.delivered_output_tokens_source if facts is not None else "counted",
+        reason=(facts.reason if facts is not None else None) or str(claimed.outcome),
+        attempts=len(facts.attempts) if facts is not None else 0,
+    )
+
+
+class KeptClientStream(ClientStream):
+    """Writes one answer and keeps a copy, which is stored before the answer's end goes out. For routes with ``journal.replay``.
+
+    An answer that is longer than ``bytes_max``, or did not come to its proper end, is not stored: its repeats get the facts.
+    """
+
+    def __init__(self, write: Write, *, keys: IdempotencyKeys, request_id: str, bytes_max: int) -> None:
+        super().__init__(write)
+        self._keys = keys
+        self._request_id = request_id
+        self._bytes_max = bytes_max
+        self._status = 0
+        self._headers: tuple[tuple[str, str], ...] = ()
+        self._body: bytearray | None = bytearray()
+
+    async def begin(self, status: int, headers: Headers, metadata: Metadata | None = None) -> None:
+        self._status, self._headers = status, tuple(headers)
+        await super().begin(status, headers, metadata)
+
+    async def write(self, data: bytes) -> None:
+        self._keep(data)
+        await super().write(data)
+
+    async def end(self, data: bytes, metadata: Metadata) -> None:
+        self._keep(data)
+        if metadata.get("outcome") == "completed" and self._body is not None:
+            answer = StoredAnswer(status=self._status, headers=self._headers, body=bytes(self._body))
+            try:
+                await self._keys.store_answer(self._request_id, answer)
+            except JournalUnavailable as error:
+                _log.error("the answer of %s is not kept for repeats: %s", self._request_id, error)
+        await super().end(data, metadata)
+
+    def _keep(self, data: bytes) -> None:
+        if self._body is not None:
+            self._body += data
+            if len(self._body) > self._bytes_max:
+                self._body = None
