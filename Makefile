@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-envoy test-simulation test-vllm test-postgres test-crash bench-journal demo bench clean
+.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-envoy test-sdk test-simulation test-vllm test-postgres test-crash bench-journal demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -34,6 +34,10 @@ test-unit: setup ## unit tests, seconds
 
 test-envoy: setup ## the real Envoy: configuration, listeners, faults, `up`
 	$(BIN)/pytest -n 2 tests/real_envoy
+
+test-sdk: setup ## the official SDKs of OpenAI (Python, Node) and Anthropic through the real Envoy; without npm, Node is skipped
+	! command -v npm >/dev/null || npm ci --silent --prefix tests/sdk/node
+	$(BIN)/pytest -n 2 tests/sdk
 
 test-postgres: setup ## journal, keys and ledger over a real PostgreSQL, which the tests start; races and kills. Installs it on Debian
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || \
