@@ -179,10 +179,10 @@ class Session:
             await self._fail(Cause.RESPONSE_TOO_LARGE, evidence)
 
     async def _read_events(self, attempt: Attempt, reader: StreamReader, batch: Batch) -> None:
+        if not self._world.fence.may_publish(attempt.attempt_id):
+            await self._fail(Cause.UNCERTAIN, "the attempt's lease ran out before this chunk could be forwarded")
+            return
         if self._state.phase is Phase.DECODE:
-            if not self._world.fence.may_publish(attempt.attempt_id):
-                await self._fail(Cause.UNCERTAIN, "the attempt's lease ran out before this chunk could be forwarded")
-                return
             if batch.forward:
                 await self._client.write(batch.forward)
         elif batch.forward:
@@ -217,7 +217,7 @@ class Session:
         elif attempt.kind is AnswerKind.REFUSAL:
             await self._apply(events.RequestRefused(status=attempt.head.status))
         elif attempt.kind in (AnswerKind.OPAQUE, AnswerKind.SEALED):
-            await self._deliver_whole()
+            await self._deliver_whole(attempt)
         else:
             await self._read_whole(attempt)
 
@@ -239,9 +239,12 @@ class Session:
             await self._fail(Cause.ENGINE_ERROR, ending, reading.error)
             return
         self._speaker.whole_tokens = reading.tokens if reading.usage_tokens is None else reading.usage_tokens
-        await self._deliver_whole()
+        await self._deliver_whole(attempt)
 
-    async def _deliver_whole(self) -> None:
+    async def _deliver_whole(self, attempt: Attempt) -> None:
+        if not self._world.fence.may_publish(attempt.attempt_id):
+            await self._fail(Cause.UNCERTAIN, "the attempt's lease ran out before its answer could be delivered")
+            return
         if self._state.phase is Phase.PREFILL:
             await self._apply(events.FirstDeltaArrived())
         if self._state.phase is Phase.DECODE:

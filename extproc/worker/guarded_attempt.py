@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Final
 
 from extproc.contract.guard import AttemptState, GuardRefusal, Stamp
 from extproc.decision.lease import may_publish
@@ -10,6 +11,10 @@ from extproc.worker.clock import ClockMs
 from extproc.worker.lease_headers import LeaseHeaders, stamp_headers
 
 log = logging.getLogger("deltafence.guard")
+
+STOP_AHEAD_MS: Final = 100
+"""A lease counts as over this long before it is. Stopping early is always safe, and whoever may repeat from the lease's end on
+finds not only that nothing is published any more but that the slot is free: a patrol's interval and the app's clean-up fit in."""
 
 
 class LeaseEndedError(ConnectionError):
@@ -80,7 +85,7 @@ class GuardedAttempt:
             return
         if self.revoked:
             self._stop(GuardRefusal.REVOKED)
-        elif not may_publish(valid_until_ms=self.valid_until_ms, now_ms=self._now_ms()):
+        elif not may_publish(valid_until_ms=self.valid_until_ms - STOP_AHEAD_MS, now_ms=self._now_ms()):
             self._stop(GuardRefusal.LEASE_EXPIRED)
 
     def _stop(self, reason: GuardRefusal) -> None:

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from extproc.app.demonstration.apis import request_body
 from extproc.app.demonstration.judge import Exchange, judge, read_events
-from extproc.app.demonstration.run import break_first, mend, send
 from extproc.app.demonstration.scenarios import SCENARIOS, Scenario
+from extproc.app.demonstration.stage import break_first, mend, send
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
@@ -159,6 +159,15 @@ async def test_an_annotation_changes_its_route_and_no_other_without_a_restart(st
         assert [event["reason"] for event in stage.api.created] == ["PolicyRefused"]
     finally:
         stage.api.put(HTTP_ROUTES, {"metadata": {"name": "chat", "namespace": "llm"}})
+
+
+async def test_what_the_autoscaler_asks_for_is_measured(stage: Stage) -> None:
+    async with stage.session.get(f"http://127.0.0.1:{stage.pod.ports[9090]}/metrics") as answer:
+        page = await answer.text()
+    asked = render({"autoscaling": {"enabled": True}}).one("HorizontalPodAutoscaler")["spec"]["metrics"][0]["pods"]["metric"][
+        "name"
+    ]
+    assert f"\n# TYPE {asked} gauge\n" in page
 
 
 async def test_what_is_no_generation_passes_through(stage: Stage) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from extproc.app.demonstration.apis import PATHS, request_body
-from extproc.app.demonstration.run import gateway
+from extproc.app.demonstration.stage import gateway
 from extproc.sse.dialects import Dialect
 from tests.real_envoy.wire import LIMIT_S, TEST_MARK, Attempt, Client, Replica, encode_head, scripted_replicas
 

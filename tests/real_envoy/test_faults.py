@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from extproc.app.demonstration.apis import PATHS, request_body
 from extproc.app.demonstration.judge import Exchange, judge
-from extproc.app.demonstration.run import break_first, gateway, mend
 from extproc.app.demonstration.scenarios import SCENARIOS, Scenario
+from extproc.app.demonstration.stage import break_first, gateway, mend
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect

@@ -26,6 +26,8 @@ class Scenario:
     whole_fault: Fault | None
     received: Received
     attempts: int
+    cut_after: bytes | None = None
+    """The network to the first replica is cut behind the event that holds this; the replica itself is well."""
 
 
 def _killed(where: Where) -> Fault:
@@ -95,3 +97,22 @@ SCENARIOS: Final = (
         attempts=1,
     ),
 )
+CUTS: Final = (
+    Scenario(
+        name="network cut before the first delta",
+        fault=None,
+        whole_fault=None,
+        received=Received.COMPLETE,
+        attempts=2,
+        cut_after=b'"role"',
+    ),
+    Scenario(
+        name="network cut after the first delta",
+        fault=None,
+        whole_fault=None,
+        received=Received.TERMINAL_EVENT,
+        attempts=1,
+        cut_after=b'"content":"replica-a:0',
+    ),
+)
+"""These need the lease guard: only a lease proves that a replica which can't be heard has stopped (R5, R6, R7)."""

@@ -10,6 +10,7 @@ import pytest
 from extproc.contract import headers
 from extproc.contract.guard import CANCEL_PATH_FORMAT, HEARTBEAT_PATH
 from extproc.worker import LeaseGuard
+from extproc.worker.guarded_attempt import STOP_AHEAD_MS
 from extproc.worker.settings import GuardSettings
 from tests.unit.worker.guarded_replica import CHAT, START_MS, GuardedReplica, ScriptedApp
 
@@ -229,9 +230,16 @@ class TestExpiry:
             await response.read()
         assert await replica.state_of("att_1") == "stopped"
 
-    async def test_one_millisecond_before_it_a_chunk_still_passes(self, replica: GuardedReplica) -> None:
+    async def test_the_slot_is_free_before_the_lease_is_over(self, replica: GuardedReplica) -> None:
+        request = replica.start()
+        await replica.app.arrived.wait()
+        replica.now_ms += 10_000 - STOP_AHEAD_MS
+        await replica.app.ended.wait()
+        assert await refusal_of(await request) == (409, "lease_expired")
+
+    async def test_one_millisecond_before_that_a_chunk_still_passes(self, replica: GuardedReplica) -> None:
         response = await replica.begin()
-        replica.now_ms += 9_999
+        replica.now_ms += 9_999 - STOP_AHEAD_MS
         replica.app.chunks.put_nowait(b"data: in time\n\n")
         assert await response.content.readany() == b"data: in time\n\n"
 
