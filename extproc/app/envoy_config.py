@@ -18,10 +18,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from extproc import data_file
 from extproc.app.addresses import Address, ReplicaAddress, host_port
 from extproc.contract import guard, headers
+from extproc.decision.tool_call import ToolRoute
+from extproc.routes.tool_route import encode_tool_route
 
 TEMPLATE_FILE: Final = "envoy/envoy.yaml.j2"
 SOCKET_PATH_BYTES_MAX: Final = 107
 """``sun_path`` of unix(7) is 108 bytes with its closing zero."""
+TOOLS_PREFIX: Final = "/tools/"
 METADATA_BYTES_MAX: Final = 16384
 """Envoy's own bound on a HeaderValue (api/envoy/config/core/v3/base.proto)."""
 
@@ -61,6 +64,36 @@ GENERATION_ROUTES: Final = (
 """The four generation APIs that vLLM serves."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolEndpoint:
+    """A tool behind the ledger (R12): called at ``/tools/<name>/...`` on the tools listener, served at ``/...``."""
+
+    route: ToolRoute
+    address: ReplicaAddress
+
+    def __post_init__(self) -> None:
+        if len(self.route_metadata) > METADATA_BYTES_MAX:
+            raise ValueError(f"tool {self.route.name!r}: its description is longer than {METADATA_BYTES_MAX} bytes")
+
+    def __str__(self) -> str:
+        return self.route.name
+
+    @property
+    def prefix(self) -> str:
+        """Where callers find the tool."""
+        return f"{TOOLS_PREFIX}{self.route.name}"
+
+    @property
+    def cluster(self) -> str:
+        """The tool's cluster in Envoy."""
+        return f"tool-{self.route.name}"
+
+    @property
+    def route_metadata(self) -> str:
+        """What the processor is told of the route."""
+        return encode_tool_route(self.route)
+
+
 def system_ca_file() -> Path:
     """The machine's bundle of certificate authorities, as OpenSSL finds it (``SSL_CERT_FILE`` first)."""
     return Path(ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt")
@@ -81,6 +114,9 @@ class EnvoySettings:
     access_log: str | None = None
     """A file's path, ``stdout``, ``stderr``, or None for no access log."""
     routes: tuple[GenerationRoute, ...] = GENERATION_ROUTES
+    tools: tuple[ToolEndpoint, ...] = ()
+    tools_listen: Address | None = None
+    """Where agents and replicas call tools. Not for clients: whoever can reach it speaks for any request."""
     replica_ca: Path | None = None
     """PEM file with the authorities for https replicas; None takes the machine's."""
     heap_bytes_max: int = 1 << 30
@@ -101,6 +137,10 @@ class EnvoySettings:
                 raise ValueError(f"{name} is empty")
             if len(set(map(str, values))) != len(values):
                 raise ValueError(f"{name} names something twice")
+        if len(set(map(str, self.tools))) != len(self.tools):
+            raise ValueError("tools names something twice")
+        if self.tools and self.tools_listen is None:
+            raise ValueError("tools have no listener: tools_listen is not set")
         for name in ("heap_bytes_max", "streams_max", "client_stall_ms_max", "idle_s_max", "stream_s_max"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is not above 0")
@@ -143,6 +183,7 @@ def render(settings: EnvoySettings) -> str:
         replica_ca=settings.replica_ca or system_ca_file(),
         cluster_type="STRICT_DNS" if any(replica.is_name for replica in settings.replicas) else "STATIC",
         tls_replicas={replica.host: replica for replica in settings.replicas if replica.uses_tls}.values(),
+        tools=settings.tools if settings.tools_listen is not None else (),
         headers=headers,
         guard_prefix=guard.PATH_PREFIX,
     )
