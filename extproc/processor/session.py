@@ -53,6 +53,7 @@ class Session:
         self._inbox: Inbox[Signal] = Inbox()
         self._state = RequestState()
         self._timers: list[asyncio.TimerHandle] = []
+        # Invariant: once it is set the client has every choice's finish, and only the stream's own last event is waited for.
         self._lingering = False
         self._speaker = Speaker(client=client, record=record, dialect=request.dialect)
         self._carrier = Carrier(
@@ -67,6 +68,20 @@ class Session:
     def put(self, event: events.Event) -> None:
         """Tell the session something from outside, such as a drain limit."""
         self._inbox.put(event)
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The running attempt; None before, between and after attempts."""
+        return self._carrier.attempt
+
+    @property
+    def delivered_tokens(self) -> int:
+        """Output tokens handed downstream so far."""
+        return self._speaker.delivered_tokens
+
+    def lose(self, attempt: Attempt, failure: Failure) -> None:
+        """Something outside the attempt's connection says that it failed; without effect when it is no longer the running one."""
+        self._inbox.put(AttemptLost(attempt, failure))
 
     async def run(self) -> None:
         """Serve the request. Raises StreamAborted where the client's stream must be cut, and re-raises its cancellation."""
@@ -96,6 +111,8 @@ class Session:
 
     async def _apply(self, event: events.Event | None) -> None:
         while event is not None:
+            if self._lingering and _would_spoil(event):
+                event = events.AnswerFinished()
             self._state, effects = step(self._state, event, self._policy)
             event = None
             for effect in effects:
@@ -165,12 +182,27 @@ class Session:
             attempt.last_received_ms = self._world.now_ms()
         if attempt.reader is not None:
             await self._read_events(attempt, attempt.reader, attempt.reader.feed(data))
-        elif self._state.phase is Phase.DECODE:
-            await self._client.write(data)
+        elif attempt.kind is AnswerKind.OPAQUE:
+            await self._pass_on(attempt, data)
         else:
             await self._hold(attempt, data)
-            if attempt.kind is AnswerKind.OPAQUE and self._state.phase is Phase.PREFILL:
-                await self._apply(events.FirstDeltaArrived())
+
+    async def _pass_on(self, attempt: Attempt, data: bytes) -> None:
+        if not await self._may_publish(attempt):
+            return
+        if self._state.phase is Phase.DECODE:
+            await self._client.write(data)
+            return
+        await self._hold(attempt, data)
+        if self._state.phase is Phase.PREFILL:
+            await self._apply(events.FirstDeltaArrived())
+
+    async def _may_publish(self, attempt: Attempt) -> bool:
+        """Whether the attempt's lease still holds (R6); where it does not, the attempt has failed when this returns."""
+        if self._world.fence.may_publish(attempt.attempt_id):
+            return True
+        await self._fail(Cause.UNCERTAIN, "the attempt's lease ran out before what it sent could be forwarded")
+        return False
 
     async def _hold(self, attempt: Attempt, data: bytes) -> None:
         attempt.hold(data)
@@ -179,8 +211,7 @@ class Session:
             await self._fail(Cause.RESPONSE_TOO_LARGE, evidence)
 
     async def _read_events(self, attempt: Attempt, reader: StreamReader, batch: Batch) -> None:
-        if not self._world.fence.may_publish(attempt.attempt_id):
-            await self._fail(Cause.UNCERTAIN, "the attempt's lease ran out before this chunk could be forwarded")
+        if not await self._may_publish(attempt):
             return
         if self._state.phase is Phase.DECODE:
             if batch.forward:
@@ -242,8 +273,7 @@ class Session:
         await self._deliver_whole(attempt)
 
     async def _deliver_whole(self, attempt: Attempt) -> None:
-        if not self._world.fence.may_publish(attempt.attempt_id):
-            await self._fail(Cause.UNCERTAIN, "the attempt's lease ran out before its answer could be delivered")
+        if not await self._may_publish(attempt):
             return
         if self._state.phase is Phase.PREFILL:
             await self._apply(events.FirstDeltaArrived())
@@ -280,6 +310,18 @@ class Session:
             await self._apply(events.DeadlinePassed(deadline=events.Deadline.IDLE))
         else:
             self._later(max(1, idle_ms - silent_ms), Due.IDLE)
+
+
+def _would_spoil(event: events.Event) -> bool:
+    """Whether an event ends a request badly. After the finish it only ends the wait for what may follow a finish: a client that
+    has a whole answer is never told that it is partial."""
+    match event:
+        case events.AttemptFailed() | events.DrainLimitReached():
+            return True
+        case events.DeadlinePassed():
+            return event.deadline is not events.Deadline.FIRST_DELTA
+        case _:
+            return False
 
 
 def kind_of_answer(head: ResponseHead, *, stream: bool) -> AnswerKind:
