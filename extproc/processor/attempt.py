@@ -28,6 +28,17 @@ class AnswerKind(StrEnum):
     """The replica's own request error: held whole, then handed on unchanged."""
 
 
+def kind_of_answer(head: ResponseHead, *, stream: bool) -> AnswerKind:
+    """What the body of a good response is. Content types lie (CASES SSE-14): a streamed request's answer that is not JSON
+    is read as events; a JSON one never gets events appended."""
+    content_type = (head.get("content-type") or "").partition(";")[0].strip().lower()
+    events_expected = content_type == "text/event-stream" or (stream and content_type in ("", "text/plain"))
+    encoded = (head.get("content-encoding") or "identity").strip().lower() != "identity"
+    if events_expected:
+        return AnswerKind.OPAQUE if encoded else AnswerKind.EVENTS
+    return AnswerKind.SEALED if encoded else AnswerKind.WHOLE
+
+
 @dataclass(frozen=True, slots=True)
 class HeadReceived:
     """Signal: the response's head is here."""

@@ -14,7 +14,7 @@ from extproc.decision.causes import Cause, Failure
 from extproc.decision.policy import Policy
 from extproc.decision.request import Phase, RequestState, step
 from extproc.journal.records import EventKind
-from extproc.processor.attempt import AnswerKind, Attempt, AttemptOver, BodyReceived, HeadReceived
+from extproc.processor.attempt import AnswerKind, Attempt, AttemptOver, BodyReceived, HeadReceived, kind_of_answer
 from extproc.processor.carrier import AttemptLost, Carrier, Due, FenceDone, Signal
 from extproc.processor.client_stream import ClientStream, Written
 from extproc.processor.inbox import Inbox
@@ -322,14 +322,3 @@ def _would_spoil(event: events.Event) -> bool:
             return event.deadline is not events.Deadline.FIRST_DELTA
         case _:
             return False
-
-
-def kind_of_answer(head: ResponseHead, *, stream: bool) -> AnswerKind:
-    """What the body of a good response is. Content types lie (CASES SSE-14): a streamed request's answer that is not JSON
-    is read as events; a JSON one never gets events appended."""
-    content_type = (head.get("content-type") or "").partition(";")[0].strip().lower()
-    events_expected = content_type == "text/event-stream" or (stream and content_type in ("", "text/plain"))
-    encoded = (head.get("content-encoding") or "identity").strip().lower() != "identity"
-    if events_expected:
-        return AnswerKind.OPAQUE if encoded else AnswerKind.EVENTS
-    return AnswerKind.SEALED if encoded else AnswerKind.WHOLE

@@ -125,6 +125,28 @@ async def test_events_come_as_they_are_sent(stage: Stage) -> None:
     assert (await client.answer()).body == R + T("one") + T("two") + T("three") + F("stop") + D
 
 
+async def test_interim_answers_and_trailers_go_no_further(stage: Stage) -> None:
+    async def act(attempt: Attempt) -> None:
+        await attempt.write(b"HTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\n")
+        await attempt.begin()
+        await attempt.send(GOOD)
+        await attempt.write(b"0\r\nx-trailer: 1\r\n\r\n")
+
+    client = await stage.ask()
+    await act(await stage.attempt())
+    answer = await client.answer()
+    assert (answer.status, answer.body, answer.attempts) == (200, GOOD, 1)
+    assert answer.head.get("link") is None
+
+
+async def test_header_values_of_any_bytes_pass_both_ways(stage: Stage) -> None:
+    value = 'caf\xe9 \u00c3\u00a9 "quoted", %25'  # latin-1 and UTF-8, as bytes of one character each
+    client = await stage.ask(WHOLE_CHAT, ("x-own", value))
+    attempt = await stage.attempt()
+    await attempt.answer(WHOLE_ANSWER, ("x-own", value))
+    assert (attempt.head.get("x-own"), (await client.answer()).head.get("x-own")) == (value, value)
+
+
 async def test_sse_14_an_event_stream_by_another_name_is_read_all_the_same(stage: Stage) -> None:
     client = await stage.ask()
     first = await stage.attempt()
@@ -179,6 +201,8 @@ REPEATED = {
     "no HTTP": (writes(b"\x16\x03\x01 garbage\r\n\r\n"), "replica_gone"),
     "broken chunk after the headers": (writes(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), "replica_gone"),
     "only headers": (breaks_off(), "replica_gone"),
+    "headers above every limit": (writes(b"HTTP/1.1 200 OK\r\nx: " + b"x" * 200_000 + b"\r\n\r\n"), "replica_gone"),
+    "an upgrade": (writes(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"), "replica_gone"),
     "status 500": (answers("500 Internal Server Error", b'{"error":{"message":"boom"}}'), "engine_error"),
     "status 502": (answers("502 Bad Gateway", b"<html>", content_type="text/html"), "engine_error"),
     "sse-05 only comments": (sends(b": wait\n\n", b": wait\n\n"), "engine_error"),
