@@ -37,6 +37,8 @@ class GatewaySettings:
     processors: int = 1
     access_log: str | None = None
     drain_limit_s: float = 30.0
+    processor_options: tuple[str, ...] = ()
+    """Further options of `deltafence processor`, handed on as they are."""
     log_format: LogFormat = LogFormat.TEXT
     processor_command: tuple[str, ...] = OWN_COMMAND
 
@@ -78,6 +80,7 @@ class GatewaySettings:
             *("--log-format", str(self.log_format)),
             *(word for replica in self.replicas for word in ("--replica", str(replica))),
             *(word for option, value in optional.items() if value is not None for word in (option, str(value))),
+            *self.processor_options,
         ]
 
     def require_free_ports(self) -> None:

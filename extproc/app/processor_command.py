@@ -10,6 +10,7 @@ from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA
 from extproc.app.processor import ProcessorSettings, run_processor
 from extproc.app.surroundings import RouteWatch, ServiceReference, Surroundings
 from extproc.decision.policy import DEFAULT_POLICY
+from extproc.decision.verdicts import HealthSettings
 from extproc.kubernetes.access import OutsideClusterError
 from extproc.routes.document import Layer, overlay, read_layer
 from extproc.routes.problems import PolicyError
@@ -34,6 +35,10 @@ SERVICE = ParsedParameter("service", ServiceReference.parse)
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret shared with the guards.")
 @click.option("--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413.")
 @click.option("--max-streams", default=10_000, show_default=True, type=click.IntRange(min=1), help="More at once get 503.")
+@click.option(
+    "--hung-after", default="60s", show_default=True, type=DURATION, help="How long a replica with work may stand still."
+)
+@click.option("--health-interval", default="5s", show_default=True, type=DURATION, help="Between two looks at one replica.")
 @click.option("--drain-limit", default="5s", show_default=True, type=DURATION, help="Running streams' time after SIGTERM.")
 @LOG_FORMAT_OPTION
 def processor(
@@ -47,6 +52,8 @@ def processor(
     token_file: Path | None,
     max_request_bytes: int,
     max_streams: int,
+    hung_after: float,
+    health_interval: float,
     drain_limit: float,
     log_format: LogFormat,
 ) -> None:
@@ -64,6 +71,7 @@ def processor(
         resolver=PolicyResolver(default=default, route_annotations=routes.annotations if routes else None),
         token=read_token(token_file),
         admin=admin,
+        health=read_health(hung_after_s=hung_after, interval_s=health_interval),
         request_bytes_max=max_request_bytes,
         streams_max=max_streams,
         drain_limit_s=drain_limit,
@@ -72,6 +80,19 @@ def processor(
         uvloop.run(run_processor(settings))
     except (OSError, OutsideClusterError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def read_health(*, hung_after_s: float, interval_s: float) -> HealthSettings:
+    """How patient health is. Raises click.ClickException where the values contradict each other."""
+    interval_ms = round(interval_s * 1000)
+    try:
+        return HealthSettings(
+            hung_after_ms=round(hung_after_s * 1000),
+            interval_ms=interval_ms,
+            stale_after_ms=max(HealthSettings().stale_after_ms, 4 * interval_ms),
+        )
+    except ValueError as error:
+        raise click.ClickException(f"--hung-after, --health-interval: {error}") from error
 
 
 def read_token(token_file: Path | None) -> str:

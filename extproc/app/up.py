@@ -34,8 +34,10 @@ READABLE_FILE = click.Path(exists=True, dir_okay=False, readable=True, resolve_p
     "--drain-limit", type=DURATION, default="30s", show_default=True, help="How long a stop waits for running requests."
 )
 @LOG_FORMAT_OPTION
+@click.argument("processor_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROCESSOR OPTIONS]")
 def up(
     *,
+    processor_options: tuple[str, ...],
     replicas: tuple[ReplicaAddress, ...],
     listen: Address,
     admin: Address,
@@ -51,7 +53,7 @@ def up(
     """Start the gateway in front of running servers.
 
     Prints `ready URL` on stdout once a request would succeed; logs go to stderr. SIGTERM or Ctrl-C lets running requests end
-    first; a second one stops at once.
+    first; a second one stops at once. What follows `--` goes to the processor as it is: see `deltafence processor --help`.
     """
     configure_logging(log_format)
     if len(set(replicas)) < len(replicas):
@@ -71,6 +73,7 @@ def up(
             access_log=access_log if access_log in (None, "stderr") else str(Path(access_log).absolute()),
             drain_limit_s=drain_limit,
             log_format=log_format,
+            processor_options=processor_options,
         )
         asyncio.run(run_gateway(settings, announce=lambda url: click.echo(f"ready {url}")))
     except (StartRefusedError, EnvoyMissingError, ChildDiedError, StoppedAtOnceError) as problem:

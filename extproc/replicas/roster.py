@@ -3,15 +3,18 @@
 One roster per processor process; nothing in it is shared between processes, so "busy" means the attempts of this process.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 
 class Standing(StrEnum):
     """Whether a replica may get a new attempt; set by health and discovery, never by one request's failure."""
 
     PLACEABLE = "placeable"
+    LAST_RESORT = "last_resort"
+    """Suspect: only where no other replica is left."""
     WITHHELD = "withheld"
     """Hung, dead, starting, unknown or terminating: running attempts stay, new ones go elsewhere."""
 
@@ -29,6 +32,16 @@ class Replica:
     identity: str = ""
 
 
+class RosterListener(Protocol):
+    """Told by the roster what changes in it, from the event loop. Must not wait or raise."""
+
+    def replicas_changed(self, replicas: tuple[Replica, ...]) -> None:
+        """Who there is now."""
+
+    def attempt_placed(self, replica: Replica) -> None:
+        """An attempt starts there."""
+
+
 class Roster:
     """The replicas of one processor.
 
@@ -41,6 +54,12 @@ class Roster:
         self._running: dict[str, int] = dict.fromkeys(self._replicas, 0)
         self._withheld: frozenset[str] = frozenset()
         self._turn = 0
+        self._listeners: list[RosterListener] = []
+
+    def subscribe(self, listener: RosterListener) -> None:
+        """Tell ``listener`` who there is, now and whenever it changes."""
+        self._listeners.append(listener)
+        listener.replicas_changed(self.replicas)
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -66,6 +85,8 @@ class Roster:
         self._withheld = frozenset(withheld)
         kept = {destination: running for destination, running in self._running.items() if running}
         self._running = {**dict.fromkeys(self._replicas, 0), **kept}
+        for listener in self._listeners:
+            listener.replicas_changed(self.replicas)
 
     def set_standing(self, destination: str, standing: Standing) -> None:
         """Say whether a replica may get new attempts. Unknown destinations are ignored: they may just have left."""
@@ -77,14 +98,14 @@ class Roster:
 
         Among equals the turn goes round, so that an idle pool is used evenly.
         """
-        candidates = [
+        possible = [
             replica
             for replica in self._replicas.values()
-            if self._standing[replica.destination] is Standing.PLACEABLE
-            and replica.destination not in self._withheld
+            if replica.destination not in self._withheld
             and replica.destination not in failed_on
             and identity in (None, replica.identity)
         ]
+        candidates = self._of_standing(possible, Standing.PLACEABLE) or self._of_standing(possible, Standing.LAST_RESORT)
         if not candidates:
             return None
         least = min(self._running[replica.destination] for replica in candidates)
@@ -95,9 +116,14 @@ class Roster:
     def acquire(self, replica: Replica) -> None:
         """An attempt starts there."""
         self._running[replica.destination] = self._running.get(replica.destination, 0) + 1
+        for listener in self._listeners:
+            listener.attempt_placed(replica)
 
     def release(self, replica: Replica) -> None:
         """An attempt there has ended. Exactly once for each ``acquire``."""
         left = self._running[replica.destination] - 1
         assert left >= 0, f"{replica.destination} was released more often than acquired"
         self._running[replica.destination] = left
+
+    def _of_standing(self, replicas: Sequence[Replica], standing: Standing) -> list[Replica]:
+        return [replica for replica in replicas if self._standing[replica.destination] is standing]

@@ -22,8 +22,6 @@ from extproc.sse.dialects import Dialect
 ATTEMPT_LIMIT_S: Final = 60.0
 """A line that takes longer is broken; nothing is measured by it."""
 POLL_S: Final = 0.02
-PLACINGS_MAX: Final = 4
-"""Requests until the placement's turn has come round to the replica that is to break."""
 
 
 async def send(session: aiohttp.ClientSession, url: str, dialect: Dialect, *, stream: bool = True) -> Exchange:
@@ -53,11 +51,7 @@ async def break_first(send: Callable[[], Awaitable[Exchange]], armed: ReplicaPro
     if fault is None:
         return await send()
     await armed.set_faults(fault)
-    for _ in range(PLACINGS_MAX):
-        exchange = await send()
-        if await has_struck(armed):
-            return exchange
-    raise LookupError(f"{fault.label}: the armed replica was never asked")
+    return await _repeat(send, lambda: has_struck(armed), fault.label)
 
 
 async def has_struck(replica: ReplicaProcess) -> bool:
@@ -72,11 +66,22 @@ async def cut_first(
 ) -> Exchange:
     """Send requests until the link went silent in one of them, and return that one. Raises LookupError."""
     link.cut_after(mark, direction)
-    for _ in range(PLACINGS_MAX):
+
+    async def is_cut() -> bool:
+        return link.is_cut
+
+    return await _repeat(send, is_cut, "cut")
+
+
+async def _repeat(send: Callable[[], Awaitable[Exchange]], has_met: Callable[[], Awaitable[bool]], what: str) -> Exchange:
+    deadline = asyncio.get_running_loop().time() + ATTEMPT_LIMIT_S
+    while asyncio.get_running_loop().time() < deadline:
         exchange = await send()
-        if link.is_cut:
+        if await has_met():
             return exchange
-    raise LookupError("the replica behind the link was never asked")
+        # One that was just started again gets requests once health has seen it.
+        await asyncio.sleep(POLL_S)
+    raise LookupError(f"{what}: no request came to the replica that was to break")
 
 
 async def replicas_asked(session: aiohttp.ClientSession, admin: str, request_id: str) -> tuple[str, ...]:

@@ -1,0 +1,79 @@
+"""Health's verdicts where they matter: which replicas get new attempts, and which running attempts are on a hung one.
+
+Asks sessions instead of counting on the per-delta path: what was delivered between two looks at a replica is known from
+the sessions' own counts.
+"""
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import Final
+
+from extproc.decision.causes import Cause, Failure
+from extproc.decision.verdicts import HealthSettings, Judgement, Knowledge, Placement, Verdict
+from extproc.processor.session import Session
+from extproc.replicas.health_reader import monotonic_ms
+from extproc.replicas.monitor import HealthMonitor
+from extproc.replicas.roster import Replica, Roster, Standing
+
+STANDINGS: Final = {
+    Placement.PREFERRED: Standing.PLACEABLE,
+    Placement.LAST_RESORT: Standing.LAST_RESORT,
+    Placement.WITHHELD: Standing.WITHHELD,
+}
+
+
+class HealthWatch:
+    """Joins the health monitor with a roster and the sessions that run on it. A RosterListener."""
+
+    def __init__(self, settings: HealthSettings, roster: Roster, sessions: Callable[[], Collection[Session]]) -> None:
+        self._roster = roster
+        self._sessions = sessions
+        self._output_seen: dict[str, tuple[int, int]] = {}
+        """Destination to the tokens delivered at the last look, and when that number last changed."""
+        self.monitor: Final = HealthMonitor(settings, self._judged, self._knowledge)
+        self._watched: set[str] = set()
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch the roster's replicas, whoever they become, until the end."""
+        async with self.monitor:
+            self._roster.subscribe(self)
+            yield
+
+    def replicas_changed(self, replicas: tuple[Replica, ...]) -> None:
+        """See RosterListener."""
+        known = {replica.destination: replica for replica in replicas}
+        for destination in self._watched - set(known):
+            self.monitor.forget(destination)
+            self._output_seen.pop(destination, None)
+        for destination, replica in known.items():
+            self.monitor.watch(destination, replica.url)
+        self._watched = set(known)
+
+    def attempt_placed(self, replica: Replica) -> None:
+        """See RosterListener."""
+        self.monitor.work_arrived(replica.destination)
+
+    def _judged(self, destination: str, judgement: Judgement) -> None:
+        self._roster.set_standing(destination, STANDINGS[judgement.placement])
+        if judgement.verdict is not Verdict.HUNG:
+            return
+        failure = Failure(cause=Cause.HUNG, evidence=f"health says hung: {judgement.evidence}")
+        for session in self._sessions():
+            attempt = session.attempt
+            if attempt is not None and attempt.replica.destination == destination:
+                session.lose(attempt, failure)
+
+    def _knowledge(self, destination: str) -> Knowledge:
+        running = [session for session in self._sessions() if _is_on(session, destination)]
+        tokens = sum(session.delivered_tokens for session in running)
+        seen, changed_at_ms = self._output_seen.get(destination, (0, 0))
+        if tokens != seen:
+            changed_at_ms = monotonic_ms()
+            self._output_seen[destination] = (tokens, changed_at_ms)
+        return Knowledge(attempts_in_flight=self._roster.running(destination), last_output_at_ms=changed_at_ms or None)
+
+
+def _is_on(session: Session, destination: str) -> bool:
+    attempt = session.attempt
+    return attempt is not None and attempt.replica.destination == destination

@@ -1,0 +1,132 @@
+"""Health in the path, on the real Envoy: where new attempts go, and what becomes of those on a hung replica (R20-R23)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from extproc.app.demonstration.judge import Exchange, read_events
+from extproc.app.demonstration.stage import gateway, mend, send
+from extproc.sim.process import ReplicaProcess, start_replica
+from extproc.sim.settings import Settings
+from extproc.sse.dialects import Dialect
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+POLL_S = 0.02
+LIMIT_S = 30.0
+
+
+@dataclass
+class HealthStage:
+    replicas: list[ReplicaProcess]
+    front: str
+    admin: str
+    session: aiohttp.ClientSession
+
+    async def verdicts(self) -> dict[str, str]:
+        async with self.session.get(f"{self.admin}/deltafence/v1/replicas") as answer:
+            document = await answer.json()
+        names = {replica.address: replica.settings.name for replica in self.replicas}
+        return {names[row["destination"]]: row["verdict"] for row in document["replicas"]}
+
+    async def until(self, name: str, *verdicts: str) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while (await self.verdicts())[name] not in verdicts:
+                await asyncio.sleep(POLL_S)
+
+    async def request_on(self, replica: ReplicaProcess, *, stream: bool = True) -> "asyncio.Task[Exchange]":
+        """A request whose attempt runs on a replica; others that come to another one are left to end by themselves."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                task = asyncio.create_task(send(self.session, self.front, Dialect.CHAT, stream=stream))
+                while not any([(await one.state())["running"] for one in self.replicas]):
+                    await asyncio.sleep(POLL_S)
+                if (await replica.state())["running"]:
+                    return task
+                await task
+
+    async def facts(self, exchange: Exchange) -> dict[str, Any]:
+        async with self.session.get(f"{self.admin}/deltafence/v1/requests/{exchange.request_id}") as answer:
+            return dict(await answer.json())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HealthStage]:
+    directory: Path = tmp_path_factory.mktemp("health")
+    token = directory / "token"
+    token.write_text("a secret of this test")
+    start = partial(Settings, tokens=40, token_interval_ms=50, prefill_ms=1_000, guard=True, token="a secret of this test")
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(start_replica(start(name=name))) for name in ("a", "b")]
+        options = ("--token-file", str(token), "--", "--hung-after", "1s", "--health-interval", "300ms")
+        front, admin = await stack.enter_async_context(gateway(replicas, directory / "up.log", *options))
+        session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)))
+        yield HealthStage(replicas, front, admin, session)
+
+
+@pytest_asyncio.fixture(loop_scope="module", autouse=True)
+async def mended(stage: HealthStage) -> AsyncIterator[None]:
+    for replica in stage.replicas:
+        await stage.until(replica.settings.name, "idle")
+    yield
+    await mend(stage.replicas)
+
+
+async def test_idle_and_busy_are_told_apart_and_no_probe_meets_a_busy_replica(stage: HealthStage) -> None:
+    a = stage.replicas[0]
+    task = await stage.request_on(a)
+    await stage.until("a", "busy")
+    exchange = await task
+    assert exchange.status == 200
+    asked = [record for record in await a.log() if record["request_id"] is None]
+    generated = [record for record in await a.log() if record["request_id"] is not None]
+    assert not [
+        probe
+        for probe in asked
+        for record in generated
+        if record["slot_taken_at"] and record["slot_taken_at"] < probe["received_at"] < record["slot_freed_at"]
+    ]
+
+
+async def test_an_attempt_in_prefill_on_a_hung_replica_is_fenced_and_repeated(stage: HealthStage) -> None:
+    a = stage.replicas[0]
+    task = await stage.request_on(a)
+    await a.hang()
+    exchange = await task
+    facts = await stage.facts(exchange)
+    assert [attempt["cause"] for attempt in facts["attempts"]] == ["replica_hung", None]
+    assert facts["attempts"][0]["fence_proof"] == "cancel_acknowledged"
+    assert "hung" in facts["attempts"][0]["evidence"]
+    assert read_events(exchange.body)[-1] == "[DONE]"
+    assert (await stage.verdicts())["a"] == "hung"
+
+
+async def test_a_started_answer_on_a_hung_replica_ends_with_replica_hung(stage: HealthStage) -> None:
+    b = stage.replicas[1]
+    task = await stage.request_on(b)
+    async with asyncio.timeout(LIMIT_S):
+        while not any(chunk["kind"] == "delta" for record in await b.log() for chunk in record["chunks"]):
+            await asyncio.sleep(POLL_S)
+    await b.hang()
+    exchange = await task
+    error = read_events(exchange.body)[-1]["error"]
+    assert (error["code"], error["reason"]) == ("upstream_decode_interrupted", "replica_hung")
+
+
+async def test_a_dead_replica_gets_no_attempt_and_comes_back(stage: HealthStage) -> None:
+    a, b = stage.replicas
+    a.kill()
+    await stage.until("a", "dead")
+    exchanges = [await send(stage.session, stage.front, Dialect.CHAT) for _ in range(2)]
+    assert [exchange.attempts for exchange in exchanges] == [1, 1]
+    await a.restart()
+    await stage.until("a", "idle")
+    assert len([record for record in await b.log() if record["request_id"]]) >= 2
