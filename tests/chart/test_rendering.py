@@ -179,7 +179,7 @@ def test_the_hpa_owns_the_number_of_pods() -> None:
     rendered = render({"autoscaling": {"enabled": True}})
     assert "replicas" not in rendered.one("Deployment")["spec"]
     metric = rendered.one("HorizontalPodAutoscaler")["spec"]["metrics"][0]["pods"]
-    assert metric == {"metric": {"name": "deltafence_active_streams"}, "target": {"type": "AverageValue", "averageValue": "400"}}
+    assert metric == {"metric": {"name": "deltafence_requests_active"}, "target": {"type": "AverageValue", "averageValue": "400"}}
 
 
 def rules(rendered: Rendered) -> list[dict[str, Any]]:
