@@ -15,9 +15,8 @@ from extproc.telemetry.witness import Transition, TurnedAway
 ENDED_MAX: Final = 200
 DECISIONS_MAX: Final = 100
 
-_DECISIONS: Final = frozenset(
-    {EventKind.ATTEMPT_FAILED, EventKind.FENCED, EventKind.FENCE_GIVEN_UP, EventKind.REPEAT_REFUSED, EventKind.CANCEL_SENT}
-)
+_DECISIONS: Final = frozenset({EventKind.ATTEMPT_FAILED, EventKind.FENCE_GIVEN_UP, EventKind.REPEAT_REFUSED})
+"""A fence's proof is told with the repeat that it allowed, a cancel with the end that it was part of."""
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class Recent:
 
     @property
     def decisions(self) -> Sequence[Transition]:
-        """What was decided lately, newest first: failures, fences, repeats, refusals, cancels, and bad ends."""
+        """What was decided lately, newest first: failures, repeats, refusals, and ends that are no answer."""
         return tuple(reversed(self._decisions))
 
     def story(self, request_id: str) -> Story | None:
