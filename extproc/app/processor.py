@@ -21,10 +21,10 @@ from extproc.processor.grpc_transport import GrpcTransport
 from extproc.processor.pools import Pools
 from extproc.processor.ports import World
 from extproc.processor.service import RouteQuestion, Service, ServiceLimits
-from extproc.replicas.attempt_client import AttemptClient
 from extproc.replicas.fencing import GuardedFence
 from extproc.replicas.guard_client import GuardClient
 from extproc.replicas.health_reader import monotonic_ms
+from extproc.replicas.http1_attempt_client import Http1AttemptClient
 from extproc.replicas.roster import Replica, Roster
 from extproc.routes.resolution import PolicyResolver
 from extproc.telemetry.assembly import Telemetry
@@ -86,7 +86,7 @@ class Processor:
         )
         world = World(
             roster=self._roster,
-            attempts=AttemptClient(settings.egress),
+            attempts=Http1AttemptClient(settings.egress),
             fence=self._fence,
             journal=self._journal,
             pools=Pools(),

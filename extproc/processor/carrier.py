@@ -21,7 +21,7 @@ from extproc.processor.intake import GenerationRequest
 from extproc.processor.ports import World
 from extproc.processor.record import RequestRecord
 from extproc.processor.speaker import Speaker
-from extproc.replicas.attempt_client import encode_request
+from extproc.replicas.attempt_client import AttemptRequest
 from extproc.replicas.roster import Replica
 
 
@@ -169,21 +169,20 @@ class Carrier:
         )
         try:
             lease = await self._world.fence.grant(attempt.attempt_id, replica, self._on_lost(attempt), self._policy.lease)
-            head = self._encode_head(attempt, lease)
-            attempt.attach(await self._world.attempts.open(head, self._request.body, attempt))
+            attempt.attach(await self._world.attempts.open(self._attempt_request(attempt, lease), attempt))
         except OSError as error:
             failure = Failure(cause=Cause.NEVER_STARTED, evidence=f"the attempt could not be sent: {error}")
             self._inbox.put(AttemptLost(attempt, failure))
 
-    def _encode_head(self, attempt: Attempt, lease: Sequence[tuple[str, str]]) -> bytes:
+    def _attempt_request(self, attempt: Attempt, lease: Sequence[tuple[str, str]]) -> AttemptRequest:
         own = ((names.REQUEST_ID, self._record.request_id), (names.ATTEMPT_ID, attempt.attempt_id))
         trace = self._world.observer.attempt_headers(attempt.attempt_id)
         replaced = {name for name, _ in trace}
-        return encode_request(
+        return AttemptRequest(
             method=self._request.method,
             path=self._request.path,
+            authority=self._request.authority or attempt.replica.destination,
             headers=(
-                ("host", self._request.authority or attempt.replica.destination),
                 *(header for header in self._request.headers if header[0] not in replaced),
                 ("accept-encoding", "identity"),
                 (names.DESTINATION, attempt.replica.destination),
@@ -191,7 +190,7 @@ class Carrier:
                 *own,
                 *lease,
             ),
-            body_length=len(self._request.body),
+            body=self._request.body,
         )
 
     def _on_lost(self, attempt: Attempt) -> Callable[[Failure], None]:

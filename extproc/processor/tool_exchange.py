@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from extproc.processor.inbox import Inbox
-from extproc.replicas.attempt_client import AttemptClient, AttemptConnection, ResponseHead
+from extproc.replicas.attempt_client import AttemptClient, AttemptConnection, AttemptRequest, ResponseHead
 
 UNREAD_BYTES_MAX: Final = 1 << 20
 """Received and not yet read; above it the tool waits."""
@@ -45,9 +45,9 @@ class ToolExchange:
         self._unread_bytes = 0
         self._paused = False
 
-    async def open(self, attempts: AttemptClient, request: bytes, body: bytes) -> None:
+    async def open(self, attempts: AttemptClient, request: AttemptRequest) -> None:
         """Send the request. Raises OSError where the egress listener can't be reached: nothing was sent then."""
-        self._connection = await attempts.open(request, body, self)
+        self._connection = await attempts.open(request, self)
 
     async def next(self) -> ExchangeSignal:
         """What happened next; the last one is ExchangeOver."""

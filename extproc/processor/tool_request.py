@@ -11,7 +11,7 @@ from extproc.decision.mcp import McpMessage, read_message
 from extproc.decision.tool_call import SAFE_METHODS, NoKey, ToolKey, ToolRoute, read_key
 from extproc.processor.intake import RequestRejected, forwardable_headers
 from extproc.processor.messages import RequestHeaders
-from extproc.replicas.attempt_client import encode_request
+from extproc.replicas.attempt_client import AttemptRequest
 from extproc.tools.interface import ToolCall
 
 _HANDED_ON: Final = (names.REQUEST_ID, names.TOOL_CALL)
@@ -29,26 +29,26 @@ class ToolRequest:
     key: ToolKey | None
     call: ToolCall | None
 
-    def encode(self) -> bytes:
-        """The head of the request as it goes to the tool."""
-        return self._encode(self.head.method, self.head.path, len(self.body))
+    def to_tool(self) -> AttemptRequest:
+        """The request as it goes to the tool."""
+        return self._request(self.head.method, self.head.path, self.body)
 
-    def encode_status_question(self) -> bytes:
-        """The head of the question whether the tool has carried this call out, asked with the caller's own credentials."""
+    def status_question(self) -> AttemptRequest:
+        """The question whether the tool has carried this call out, asked with the caller's own credentials."""
         assert self.route.status_path is not None
         assert self.key is not None
-        return self._encode("GET", self.route.status_path.replace("{key}", quote(self.key.key, safe="")), 0)
+        return self._request("GET", self.route.status_path.replace("{key}", quote(self.key.key, safe="")), b"")
 
-    def _encode(self, method: str, path: str, body_length: int) -> bytes:
+    def _request(self, method: str, path: str, body: bytes) -> AttemptRequest:
         own = [(name, value) for name, value in self.head.headers if name in _HANDED_ON]
         headers = (
-            ("host", self.head.authority or self.route.name),
             *forwardable_headers(self.head.headers),
             *own,
             ("accept-encoding", "identity"),
             (names.TOOL, self.route.name),
         )
-        return encode_request(method=method, path=path, headers=headers, body_length=body_length)
+        authority = self.head.authority or self.route.name
+        return AttemptRequest(method=method, path=path, authority=authority, headers=headers, body=body)
 
 
 def read_tool_request(route: ToolRoute, head: RequestHeaders, body: bytes, secret: bytes) -> ToolRequest:

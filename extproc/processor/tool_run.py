@@ -93,7 +93,7 @@ class ToolRun:
         exchange = ToolExchange(expects_body=True)
         try:
             async with asyncio.timeout(self._request.route.wait_ms / 1000 + 1):
-                await exchange.open(self._attempts, self._request.encode_status_question(), b"")
+                await exchange.open(self._attempts, self._request.status_question())
                 answer, head, broken = await self._collect(exchange)
         except (OSError, TimeoutError) as error:
             _log.warning("the tool of %s was not reached for its status: %s", call.call_key, error)
@@ -149,7 +149,7 @@ class ToolRun:
 
     async def _exchange(self, call: ToolCall, exchange: ToolExchange) -> None:
         try:
-            await exchange.open(self._attempts, self._request.encode(), self._request.body)
+            await exchange.open(self._attempts, self._request.to_tool())
         except OSError as error:
             await self._free(call, f"the egress listener can't be reached: {error}")
             return
@@ -256,7 +256,7 @@ class ToolRun:
         """Hand the request and its answer on as they come; whoever serves this cancels it when the caller leaves."""
         exchange = ToolExchange(expects_body=self._request.head.method != "HEAD")
         try:
-            await exchange.open(self._attempts, self._request.encode(), self._request.body)
+            await exchange.open(self._attempts, self._request.to_tool())
             await self._relay_answer(exchange)
         except OSError as error:
             await self._refuse(ErrorCode.TOOL_UNREACHABLE, f"the egress listener can't be reached: {error}")

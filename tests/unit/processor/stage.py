@@ -15,7 +15,8 @@ from extproc.processor.pools import Pools
 from extproc.processor.ports import World
 from extproc.processor.protobuf import HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse
 from extproc.processor.service import Service, ServiceLimits
-from extproc.replicas.attempt_client import AttemptListener, ResponseHead
+from extproc.replicas.attempt_client import AttemptListener, AttemptRequest, ResponseHead
+from extproc.replicas.http1_attempt_client import encode_head
 from extproc.replicas.roster import Replica, Roster
 from extproc.replicas.unguarded import UnguardedFence
 
@@ -140,11 +141,11 @@ class FakeAttempts:
         self.count = 0
         self.refuse: OSError | None = None
 
-    async def open(self, request: bytes, body: bytes, listener: AttemptListener) -> Any:
+    async def open(self, request: AttemptRequest, listener: AttemptListener) -> Any:
         if self.refuse is not None:
             raise self.refuse
         self.count += 1
-        attempt = FakeAttempt(request, body, listener)
+        attempt = FakeAttempt(encode_head(request), request.body, listener)
         self.opened.put_nowait(attempt)
         return attempt
 
