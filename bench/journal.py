@@ -26,6 +26,8 @@ MEDIAN_MS_MAX = 2.0
 BUSY_SHARE = 0.7
 """Of the loop's time, taken by other streams' deltas in slices of ``SLICE_S`` (a delta costs about 0.1 ms, FACTS C14)."""
 SLICE_S = 0.0001
+RUN = time.time_ns()
+"""Makes this run's request ids its own on a database that is used again."""
 
 
 async def live(journal: DurableJournal, request_id: str) -> float:
@@ -50,7 +52,7 @@ async def measure(journal: DurableJournal, name: str, streams: int, rounds: int)
     """``rounds`` times ``streams`` requests at once."""
     times: list[float] = []
     for number in range(rounds):
-        times += await asyncio.gather(*(live(journal, f"req_{name}_{number}_{stream}") for stream in range(streams)))
+        times += await asyncio.gather(*(live(journal, f"req_{RUN}_{name}_{number}_{stream}") for stream in range(streams)))
     return times
 
 
@@ -74,7 +76,7 @@ def busy_loop() -> Iterator[None]:
 
 async def run(url: str) -> bool:
     database = await open_database(url)
-    owner = Owner(database, f"proc_bench_{time.time_ns()}")
+    owner = Owner(database, f"proc_bench_{RUN}")
     await owner.announce()
     journal = DurableJournal(database, owner)
     await measure(journal, "warm", 10, 20)
