@@ -15,7 +15,7 @@ LEFT: Final = 96.0
 """Room for the rows' names, in the picture's units."""
 WIDTH: Final = 720.0
 ROW_HEIGHT: Final = 34.0
-TOP: Final = 26.0
+TOP: Final = 28.0
 HAIR: Final = 2.0
 TICKS_MAX: Final = 6
 STEPS_MS: Final = tuple(factor * 10**power for power in range(12) for factor in (1, 2, 5))
