@@ -122,14 +122,15 @@ async def test_a_long_prompt_in_chunks_stays_busy_while_no_step_is_counted(
     server: VllmServer, session: aiohttp.ClientSession
 ) -> None:
     async with watching(server) as watched:
-        await watched.until_verdict(Verdict.IDLE)
-        request = asyncio.create_task(session.post(server.url + CHAT, json=chat(prompt=long_prompt(28_000), max_tokens=1)))
-        await server.wait_until_running(session, 1)
+        await watched.until(lambda judgement: "a short answer came in" in judgement.evidence)
+        # Not streamed: a stream's 200 comes before its prefill.
+        body = chat(prompt=long_prompt(28_000), max_tokens=1, stream=False)
+        request = asyncio.create_task(session.post(server.url + CHAT, json=body))
         moved_without_steps = 0
         while not request.done():
             judgement = await watched.until(lambda _: True)
             assert judgement.verdict in (Verdict.IDLE, Verdict.BUSY, Verdict.SUSPECT), judgement
-            moved_without_steps += "kv_cache_usage_perc" in judgement.evidence
+            moved_without_steps += "1 running; kv_cache_usage_perc" in judgement.evidence
         async with await request as response:
             assert response.status == 200
     assert moved_without_steps >= 3
