@@ -21,11 +21,11 @@ from extproc.kubernetes.access import ApiAccess
 from extproc.kubernetes.client import ApiClient, ApiError, ExistsError
 from extproc.kubernetes.events import events_path, warning_event
 from extproc.kubernetes.reflection import Reflection
-from extproc.kubernetes.resources import Name, Object, endpoint_slices, route_collections
+from extproc.kubernetes.resources import Name, Object, endpoint_slices, pods, route_collections
 from extproc.replicas.dns_discovery import DnsDiscovery
-from extproc.replicas.endpoint_slices import members_of
-from extproc.replicas.membership import Member
-from extproc.replicas.roster import Roster
+from extproc.replicas.membership import Member, Membership
+from extproc.replicas.roster import Replica, Roster
+from extproc.replicas.service_membership import DECLARING_LABEL, Ended, ServiceMembership
 from extproc.routes.kubernetes_annotations import KubernetesAnnotations
 from extproc.routes.problems import Problem
 
@@ -98,6 +98,10 @@ class RouteWatch:
             self._refusals.put_nowait((found, message))
 
 
+def nobody_asks(replica: Replica) -> None:
+    """For a process that fences nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """Where a processor looks."""
@@ -110,8 +114,11 @@ class Surroundings:
     access: Callable[[], ApiAccess] = field(default=lambda: ApiAccess.from_environment(os.environ))
 
     @asynccontextmanager
-    async def watched(self, roster: Roster) -> AsyncIterator[None]:
-        """Keep ``roster`` and the routes' annotations current until the end. Raises OutsideClusterError."""
+    async def watched(self, roster: Roster, ended: Ended = nobody_asks) -> AsyncIterator[None]:
+        """Keep ``roster`` and the routes' annotations current until the end; ``ended`` hears of replicas whose pods have ended.
+
+        Raises OutsideClusterError.
+        """
         async with AsyncExitStack() as stack:
             jobs: dict[str, Callable[[], Awaitable[None]]] = {}
             first_pictures: list[Awaitable[object]] = []
@@ -119,7 +126,7 @@ class Surroundings:
             if self.service is not None or self.routes is not None:
                 access = self.access()
                 client = await stack.enter_async_context(ApiClient(access))
-                for reflection in self._reflections(client, access, become):
+                for reflection in self._reflections(client, access, become, ended):
                     jobs[str(reflection.collection)] = reflection.run
                     first_pictures.append(reflection.synced.wait())
                 if self.routes is not None:
@@ -134,18 +141,14 @@ class Surroundings:
             await _within(FIRST_PICTURE_S, first_pictures)
             yield
 
-    def _reflections(
-        self, client: ApiClient, access: ApiAccess, become: Callable[[Sequence[Member]], None]
-    ) -> Sequence[Reflection]:
+    def _reflections(self, client: ApiClient, access: ApiAccess, become: Membership, ended: Ended) -> Sequence[Reflection]:
         reflections = list(self.routes.reflect(client)) if self.routes is not None else []
         if self.service is not None:
-            service = self.service
-            collection = endpoint_slices(service.namespace or access.namespace, service.name)
-
-            def take(slices: Mapping[Name, Object]) -> None:
-                become(members_of(slices.values(), port=service.port))
-
-            reflections.append(Reflection(client, collection, take))
+            namespace = self.service.namespace or access.namespace
+            membership = ServiceMembership(self.service.port, become, ended)
+            slices = endpoint_slices(namespace, self.service.name)
+            reflections.append(Reflection(client, slices, membership.take_slices))
+            reflections.append(Reflection(client, pods(namespace, DECLARING_LABEL), membership.take_pods))
         return reflections
 
 

@@ -54,6 +54,11 @@ def route_collections(namespace: str | None = None) -> tuple[Collection, ...]:
     )
 
 
+def pods(namespace: str, label: str) -> Collection:
+    """The pods that carry a label, whatever its value."""
+    return Collection(kind="Pod", group="", version="v1", plural="pods", namespace=namespace, label_selector=label)
+
+
 def endpoint_slices(namespace: str, service: str) -> Collection:
     """The slices of one Service."""
     return Collection(

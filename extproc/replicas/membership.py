@@ -19,9 +19,3 @@ class Member:
 
 Membership = Callable[[Sequence[Member]], None]
 """Told the whole picture after each change of it. Must not raise."""
-
-
-def departed(before: Sequence[Member], now: Sequence[Member]) -> tuple[Member, ...]:
-    """Members that are gone: their address left the picture, or belongs to another pod now (R5: replica gone)."""
-    present = {(member.replica.destination, member.incarnation) for member in now}
-    return tuple(member for member in before if (member.replica.destination, member.incarnation) not in present)

@@ -191,7 +191,7 @@ def test_rights_are_the_least(rendered: Rendered) -> None:
     for rule in rules(rendered):
         assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
         assert rule["verbs"] == (["create"] if rule["resources"] == ["events"] else ["list", "watch"])
-        assert not set(rule["resources"]) & {"secrets", "pods", "configmaps"}
+        assert not set(rule["resources"]) & {"secrets", "configmaps"}
 
 
 def test_rights_and_a_token_are_given_only_for_what_is_watched() -> None:
@@ -203,11 +203,11 @@ def test_rights_and_a_token_are_given_only_for_what_is_watched() -> None:
         return resources, watches, spec["automountServiceAccountToken"]
 
     nothing = {"endpointSlices": False, "routeAnnotations": False}
-    assert given({}) == (["endpointslices"], ["--service=llm/vllm:8000"], True)
+    assert given({}) == (["endpointslices", "pods"], ["--service=llm/vllm:8000"], True)
     assert given({"upstream": {"urls": ["http://10.0.0.1:8000"]}}) == ([], [], False)
     assert given({**ISTIO, "kubernetesApi": nothing}) == ([], [], False)
     resources, watches, token = given({**ISTIO, "upstream": {"service": {"namespace": "gpu"}}})
-    assert resources == ["endpointslices", "events", "grpcroutes", "httproutes", "virtualservices"]
+    assert resources == ["endpointslices", "events", "grpcroutes", "httproutes", "pods", "virtualservices"]
     assert watches == ["--service=gpu/vllm:8000", "--route-annotations"]
     assert token is True
 

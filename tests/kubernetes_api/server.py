@@ -176,7 +176,8 @@ def selected(found: Object, namespace: str, query: Mapping[str, str]) -> bool:
     if namespace and metadata.get("namespace") != namespace:
         return False
     label, _, value = query.get("labelSelector", "").partition("=")
-    return not label or metadata.get("labels", {}).get(label) == value
+    labels = metadata.get("labels", {})
+    return not label or (labels.get(label) == value if value else label in labels)
 
 
 @asynccontextmanager

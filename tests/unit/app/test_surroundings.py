@@ -17,6 +17,7 @@ from extproc.replicas.roster import Roster
 from extproc.routes.resolution import PolicyResolver
 from tests.kubernetes_api.server import ApiServer, api_server
 
+PODS = "/api/v1/pods"
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 HTTP_ROUTES = "/apis/gateway.networking.k8s.io/v1/httproutes"
 LIMIT_S = 10
@@ -31,7 +32,7 @@ async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
     monkeypatch.setattr(reflection, "PAUSE_S", 0.01)
     monkeypatch.setattr(reflection, "BACKOFF_FIRST_S", 0.01)
     async with api_server() as server:
-        for path in (HTTP_ROUTES, SLICES):
+        for path in (HTTP_ROUTES, SLICES, PODS):
             server.objects[path] = {}
         yield server
 
@@ -62,7 +63,7 @@ def route(**annotations: str) -> dict[str, Any]:
 
 async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110  (roster, annotations and the server have no common event)
+        while not condition():
             await asyncio.sleep(0.005)
 
 
@@ -102,6 +103,23 @@ async def test_a_roster_follows_its_services_slices(api: ApiServer) -> None:
         assert roster.running("10.0.0.1:8000") == 1, "a running stream on a pod that terminates stays"
         api.delete(SLICES, "llm", "vllm-1")
         await until(lambda: destinations(roster) == [])
+
+
+async def test_pods_say_what_they_serve_and_when_they_ended(api: ApiServer) -> None:
+    found = vllm_slice(_10_0_0_1={}, _10_0_0_2={})
+    for number, endpoint in enumerate(found["endpoints"]):
+        endpoint["targetRef"] = {"uid": f"uid-llm/vllm-{number}"}
+    api.put(SLICES, found)
+    pod = {"name": "vllm-0", "namespace": "llm", "labels": {"deltafence.io/replica": "", "deltafence.io/revision": "7"}}
+    api.put(PODS, {"metadata": pod})
+    roster = Roster([])
+    ended: list[str] = []
+    around = Surroundings(service=ServiceReference.parse("vllm:http"), access=inside(api))
+    async with around.watched(roster, lambda replica: ended.append(replica.destination)):
+        await until(lambda: [replica.identity for replica in roster.replicas] == ['{"revision":"7"}', ""])
+        terminated = {"containerStatuses": [{"state": {"terminated": {"exitCode": 0}}}]}
+        api.put(PODS, {"metadata": {**pod, "deletionTimestamp": "2026-11-30T00:00:00Z"}, "status": terminated})
+        await until(lambda: ended == ["10.0.0.1:8000"])
 
 
 async def test_an_annotation_is_in_force_with_the_next_request_and_for_no_other_route(api: ApiServer) -> None:

@@ -39,7 +39,7 @@ class Watched:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
-            while not condition():  # noqa: ASYNC110  (pictures, standings and the server's own state have no common event)
+            while not condition():
                 await asyncio.sleep(0.005)
 
     async def stop(self) -> None:

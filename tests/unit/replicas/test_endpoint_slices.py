@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 
 from extproc.replicas.endpoint_slices import members_of
-from extproc.replicas.membership import Member, departed
-from extproc.replicas.roster import Replica
 
 PORTS = [{"name": "metrics", "port": 9090}, {"name": "http", "port": 8000}]
 
@@ -75,14 +73,3 @@ def test_a_pod_in_two_slices_leaves_as_soon_as_one_says_so() -> None:
 def test_members_come_in_a_stable_order() -> None:
     one, two = endpoint("10.0.0.1", "u"), endpoint("10.0.0.2", "v")
     assert members_of([slice_of(one, two)], port="http") == members_of([slice_of(two, one)], port="http")
-
-
-def member(destination: str, incarnation: str = "", withheld: bool = False) -> Member:
-    replica = Replica(destination=destination, url=f"http://{destination}")
-    return Member(replica=replica, incarnation=incarnation, withheld=withheld)
-
-
-def test_a_pod_is_gone_when_its_address_left_or_belongs_to_another() -> None:
-    before = [member("a:1", "u"), member("b:1", "v"), member("c:1", "w")]
-    now = [member("a:1", "u", withheld=True), member("b:1", "other")]
-    assert departed(before, now) == (before[1], before[2])
