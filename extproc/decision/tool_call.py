@@ -127,13 +127,11 @@ def decide_call(recorded: RecordedCall | None) -> CallAction:
         return CallAction.RUN
     if not recorded.same_call:
         return CallAction.REFUSE_REUSED
-    match recorded.state:
-        case CallState.RUNNING:
-            return CallAction.WAIT
-        case CallState.UNKNOWN:
-            return CallAction.REFUSE_UNKNOWN
-        case CallState.CARRIED_OUT:
-            return CallAction.REPLAY if recorded.answer_stored else CallAction.REFUSE_WITHOUT_ANSWER
+    if recorded.state is CallState.RUNNING:
+        return CallAction.WAIT
+    if recorded.state is CallState.UNKNOWN:
+        return CallAction.REFUSE_UNKNOWN
+    return CallAction.REPLAY if recorded.answer_stored else CallAction.REFUSE_WITHOUT_ANSWER
 
 
 class Proof(StrEnum):

@@ -19,7 +19,7 @@ from extproc.decision.tool_call import CallState, ToolRoute
 from extproc.processor import messages, protobuf
 from extproc.processor.grpc_transport import GrpcStream
 from extproc.processor.tool_service import ToolService, ToolWorld
-from extproc.replicas.attempt_client import AttemptClient
+from extproc.replicas.http1_attempt_client import Http1AttemptClient
 from extproc.routes.tool_route import read_tool_route
 from extproc.storage.opening import open_database
 from extproc.storage.owner import Owner
@@ -119,7 +119,7 @@ async def tool_gateway(start_envoy, echo_replica, run_directory: Path) -> AsyncI
     await owner.announce()
     ledger = DurableLedger(database, owner)
     service = ToolService(
-        ToolWorld(attempts=AttemptClient(str(run_directory / "egress.sock")), ledger=ledger, key_secret=b"secret")
+        ToolWorld(attempts=Http1AttemptClient(str(run_directory / "egress.sock")), ledger=ledger, key_secret=b"secret")
     )
     server = await serve_tools(service, run_directory / "p1.sock")
 

@@ -33,7 +33,7 @@ def ended(request_id: str = "req_1") -> JournalEvent:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Lets the loop run; the test's own timeout is the limit."""
-    while not condition():  # noqa: ASYNC110  (the journal tells nobody, and needs not)
+    while not condition():
         await asyncio.sleep(0)
 
 
