@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import aiohttp
@@ -12,19 +12,23 @@ from ulid import ULID
 
 from extproc.app.addresses import Address
 from extproc.app.admin import AdminServer
+from extproc.app.health_watch import HealthWatch
 from extproc.app.route_report import RouteReport
+from extproc.app.status.pages import StatusPages
+from extproc.app.status.replicas import replica_rows
 from extproc.app.status.scrape import Scrape
+from extproc.app.status.view import Sources
 from extproc.app.surroundings import Surroundings
+from extproc.app.wires import EgressProtocol, TransportKind, make_attempt_client, make_transport
 from extproc.decision.policy import Policy
+from extproc.decision.verdicts import HealthSettings
 from extproc.journal.memory import MemoryJournal
-from extproc.processor.grpc_transport import GrpcTransport
 from extproc.processor.pools import Pools
 from extproc.processor.ports import World
 from extproc.processor.service import RouteQuestion, Service, ServiceLimits
 from extproc.replicas.fencing import GuardedFence
 from extproc.replicas.guard_client import GuardClient
 from extproc.replicas.health_reader import monotonic_ms
-from extproc.replicas.http1_attempt_client import Http1AttemptClient
 from extproc.replicas.roster import Replica, Roster
 from extproc.routes.resolution import PolicyResolver
 from extproc.telemetry.assembly import Telemetry
@@ -48,6 +52,9 @@ class ProcessorSettings:
     surroundings: Surroundings
     resolver: PolicyResolver
     admin: Address | None = None
+    transport: TransportKind = TransportKind.GRPC
+    egress_protocol: EgressProtocol = EgressProtocol.H1
+    health: HealthSettings = field(default_factory=HealthSettings)
     request_bytes_max: int = 64 << 20
     held_bytes_max: int = 64 << 20
     streams_max: int = 10_000
@@ -86,13 +93,13 @@ class Processor:
         )
         world = World(
             roster=self._roster,
-            attempts=Http1AttemptClient(settings.egress),
+            attempts=make_attempt_client(settings.egress_protocol, settings.egress),
             fence=self._fence,
             journal=self._journal,
             pools=Pools(),
             tool_call_recorded=no_tool_calls,
             now_ms=monotonic_ms,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
+            wall_ms=wall_ms,
             new_id=lambda: str(ULID()),
             held_bytes_max=settings.held_bytes_max,
             is_draining=lambda: self._draining,
@@ -100,12 +107,13 @@ class Processor:
         )
         limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
         self._service = Service(world, limits, self._policy_of)
-        self._transport = GrpcTransport(self._service, f"unix:{settings.socket}")
+        self._health = HealthWatch(settings.health, self._roster, lambda: self._service.sessions)
+        self._transport = make_transport(settings.transport, self._service, settings.socket)
         self._admin = AdminServer(
             journal=self._journal,
             is_ready=lambda: not self._draining,
-            routes=RouteReport(settings.resolver, settings.surroundings.routes),
-            pages=Scrape(self._telemetry.registry).routes(),
+            routes=(report := RouteReport(settings.resolver, settings.surroundings.routes)),
+            pages=[*StatusPages(self._status_sources(report)).routes(), *Scrape(self._telemetry.registry).routes()],
         )
 
     async def run(self) -> None:
@@ -113,7 +121,7 @@ class Processor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped.set)
-        async with self._settings.surroundings.watched(self._roster):
+        async with self._settings.surroundings.watched(self._roster, self._fence.pod_deleted), self._health.watching():
             await self._transport.start()
             if self._settings.admin is not None:
                 await self._admin.start(self._settings.admin.host, self._settings.admin.port)
@@ -121,6 +129,17 @@ class Processor:
             await self._report_guards()
             await self._stopped.wait()
             await self._drain()
+
+    def _status_sources(self, report: RouteReport) -> Sources:
+        return Sources(
+            recent=self._telemetry.recent,
+            journal=self._journal,
+            replicas=lambda: replica_rows(self._roster, self._health.monitor.reports),
+            routes=report.document,
+            is_draining=lambda: self._draining,
+            wall_ms=wall_ms,
+            started_at_ms=wall_ms(),
+        )
 
     async def _report_guards(self) -> None:
         """Say which replicas have a guard: without one, silence can't be fenced and ends in a controlled error."""
@@ -150,6 +169,11 @@ class Processor:
         )
         self._telemetry.policies.used(question.route_name or "", effective)
         return effective.policy
+
+
+def wall_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 async def no_tool_calls(request_id: str) -> bool:

@@ -9,6 +9,7 @@ from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter
 from extproc.app.processor import ProcessorSettings, run_processor
 from extproc.app.surroundings import RouteWatch, ServiceReference, Surroundings
+from extproc.app.wires import EgressProtocol, TransportKind
 from extproc.decision.policy import DEFAULT_POLICY
 from extproc.decision.verdicts import HealthSettings
 from extproc.kubernetes.access import OutsideClusterError
@@ -18,6 +19,8 @@ from extproc.routes.resolution import PolicyResolver
 from extproc.telemetry.logs import LogFormat, configure_logging
 
 SERVICE = ParsedParameter("service", ServiceReference.parse)
+TRANSPORT = click.Choice(TransportKind, case_sensitive=False)
+EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 
 
 @click.command()
@@ -39,6 +42,10 @@ SERVICE = ParsedParameter("service", ServiceReference.parse)
     "--hung-after", default="60s", show_default=True, type=DURATION, help="How long a replica with work may stand still."
 )
 @click.option("--health-interval", default="5s", show_default=True, type=DURATION, help="Between two looks at one replica.")
+@click.option(
+    "--transport", default="grpc", show_default=True, type=TRANSPORT, help="Who serves ext_proc: grpcio, or our own HTTP/2."
+)
+@click.option("--egress-protocol", default="h1", show_default=True, type=EGRESS_PROTOCOL, help="How attempts reach the egress.")
 @click.option("--drain-limit", default="5s", show_default=True, type=DURATION, help="Running streams' time after SIGTERM.")
 @LOG_FORMAT_OPTION
 def processor(
@@ -54,6 +61,8 @@ def processor(
     max_streams: int,
     hung_after: float,
     health_interval: float,
+    transport: TransportKind,
+    egress_protocol: EgressProtocol,
     drain_limit: float,
     log_format: LogFormat,
 ) -> None:
@@ -71,6 +80,8 @@ def processor(
         resolver=PolicyResolver(default=default, route_annotations=routes.annotations if routes else None),
         token=read_token(token_file),
         admin=admin,
+        transport=transport,
+        egress_protocol=egress_protocol,
         health=read_health(hung_after_s=hung_after, interval_s=health_interval),
         request_bytes_max=max_request_bytes,
         streams_max=max_streams,
