@@ -5,8 +5,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -151,7 +152,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=25)  # an example renders the whole template
+@hypothesis.settings(max_examples=25)  # an example renders the whole template
 @given(policy=st.dictionaries(st.text(), JSON, max_size=3))
 def test_any_policy_arrives_whole_as_one_ascii_line_without_envoys_commands(policy) -> None:
     tree = rendered(routes=(GenerationRoute(name="chat", path="/v1/chat/completions", policy=policy),))
@@ -162,7 +163,7 @@ def test_any_policy_arrives_whole_as_one_ascii_line_without_envoys_commands(poli
     assert "%" not in value
 
 
-@settings(max_examples=25)
+@hypothesis.settings(max_examples=25)
 @given(name=st.text(min_size=1), path=st.text().map(lambda text: f"/{text}"))
 def test_no_text_breaks_out_of_its_place(name, path) -> None:
     try:
