@@ -59,6 +59,11 @@ class KubernetesAnnotations:
         known = self._objects.get(route_object)
         return NOTHING if known is None else known.good
 
+    def problems(self, route_object: RouteObject) -> tuple[Problem, ...]:
+        """Why the object's newest annotations were refused."""
+        known = self._objects.get(route_object)
+        return () if known is None else known.problems
+
     def become(self, kind: str, picture: Mapping[Name, Object]) -> None:
         """Take a new picture of all objects of one kind, by namespace and name."""
         others = {known: value for known, value in self._objects.items() if known.kind != kind}

@@ -67,6 +67,10 @@ class RouteAnnotations(Protocol):
         """All annotations of the object, empty where it is unknown; of a refused change the last good ones."""
         ...
 
+    def problems(self, route_object: RouteObject) -> tuple[Problem, ...]:
+        """Why the object's newest annotations are not the ones in force; empty where they are."""
+        ...
+
 
 class NoRouteAnnotations:
     """Outside Kubernetes."""
@@ -76,6 +80,10 @@ class NoRouteAnnotations:
     def annotations(self, route_object: RouteObject) -> Mapping[str, str]:
         """Nothing is known of any object."""
         return {}
+
+    def problems(self, route_object: RouteObject) -> tuple[Problem, ...]:
+        """Nothing was refused."""
+        return ()
 
 
 def built_in() -> EffectivePolicy:
@@ -136,6 +144,8 @@ class PolicyResolver:
             metadata = read_metadata(route_metadata)
         except PolicyError as error:
             errors.append(SourceError(source=ROUTE_METADATA, problems=error.problems))
+        if metadata.route_object is not None and (refused := self._route_annotations.problems(metadata.route_object)):
+            errors.append(SourceError(source=str(metadata.route_object), problems=refused))
         effective = self._default
         for source, layer_of_source in self._sources(metadata, initial_metadata):
             try:

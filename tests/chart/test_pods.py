@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -174,6 +176,20 @@ async def test_what_is_no_generation_passes_through(stage: Stage) -> None:
     async with stage.session.get(f"{stage.url}/v1/models") as answer:
         assert answer.status == 200, stage.pod.logs()
         assert (await answer.json())["data"][0]["id"] == "sim-model"
+
+
+async def test_what_helm_test_runs_passes(stage: Stage) -> None:
+    pod = render().one("Pod", "one-stream")["spec"]["containers"][0]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *pod["command"][1:],
+        env={**os.environ, "GATEWAY": stage.url, "MODEL": ""},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said
+    assert b"model sim-model" in said
 
 
 async def test_a_stop_lets_a_running_stream_end() -> None:

@@ -118,4 +118,6 @@ def test_a_resolver_sees_a_change_with_the_next_request() -> None:
     source.show(chat={"max-attempts": "4"}, other={"max-attempts": "1"})
     assert resolver.resolve(route_metadata=metadata).policy.max_attempts == 4
     source.show(chat={"max-attempts": "0"}, other={"max-attempts": "1"})
-    assert resolver.resolve(route_metadata=metadata).policy.max_attempts == 4
+    effective = resolver.resolve(route_metadata=metadata)
+    assert effective.policy.max_attempts == 4
+    assert str(effective.errors[0]).startswith("HTTPRoute default/chat: deltafence.io/max-attempts: 0 is below 1")

@@ -7,7 +7,7 @@ import pytest
 from extproc.decision.policy import DEFAULT_POLICY, Policy
 from extproc.routes import resolution
 from extproc.routes.document import read_layer
-from extproc.routes.problems import PolicyError
+from extproc.routes.problems import PolicyError, Problem
 from extproc.routes.resolution import BUILT_IN, EffectivePolicy, PolicyResolver
 from extproc.routes.route_metadata import RouteObject
 from extproc.routes.schema import LEAVES
@@ -22,10 +22,14 @@ class AnnotationsOfOneRoute:
         self.revision = 1
         self.current = annotations
         self.asked: list[RouteObject] = []
+        self.refused: tuple[Problem, ...] = ()
 
     def annotations(self, route_object: RouteObject) -> Mapping[str, str]:
         self.asked.append(route_object)
         return {f"deltafence.io/{key.replace('_', '-')}": value for key, value in self.current.items()}
+
+    def problems(self, route_object: RouteObject) -> tuple[Problem, ...]:
+        return self.refused
 
 
 def metadata(*, annotations: Mapping[str, str] | None = None, policy: str | None = None) -> str:
@@ -100,6 +104,14 @@ def test_a_refused_source_leaves_what_lies_below_and_above_it() -> None:
         'route metadata: gateway.envoyproxy.io/deltafence.max-attempts: "many" is not a whole number',
         "route metadata: lease.ttl_ms: lease.cancel_timeout_ms 2000 exceeds lease.ttl_ms 1000",
     ]
+
+
+def test_what_the_watch_refused_is_reported_with_the_route() -> None:
+    annotations = AnnotationsOfOneRoute(max_attempts="3")
+    annotations.refused = (Problem(path="deltafence.io/max-attempts", problem="no", fix="mend it"),)
+    effective = PolicyResolver(route_annotations=annotations).resolve(route_metadata=metadata())
+    assert effective.policy.max_attempts == 3
+    assert [str(error) for error in effective.errors] == ["HTTPRoute default/chat: deltafence.io/max-attempts: no; mend it"]
 
 
 def test_unreadable_metadata_is_reported_and_the_rest_is_in_force() -> None:
