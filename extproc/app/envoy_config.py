@@ -18,12 +18,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from extproc import data_file
 from extproc.app.addresses import Address, ReplicaAddress, host_port
 from extproc.contract import guard, headers
+from extproc.decision.policy import Mode
 from extproc.decision.tool_call import ToolRoute
 from extproc.routes.tool_route import encode_tool_route
 
 TEMPLATE_FILE: Final = "envoy/envoy.yaml.j2"
 SOCKET_PATH_BYTES_MAX: Final = 107
 """``sun_path`` of unix(7) is 108 bytes with its closing zero."""
+OBSERVE_FILTER: Final = "deltafence.observe"
+"""The filter that watches; its name is what routes switch it on by."""
 TOOLS_PREFIX: Final = "/tools/"
 METADATA_BYTES_MAX: Final = 16384
 """Envoy's own bound on a HeaderValue (api/envoy/config/core/v3/base.proto)."""
@@ -37,6 +40,8 @@ class GenerationRoute:
     path: str
     policy: Mapping[str, object] | None = None
     """A policy document; it reaches the processor as gRPC metadata and stands above every other source."""
+    default_mode: Mode = Mode.ENFORCE
+    """What the default policy says, where this route's own says nothing."""
 
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
@@ -47,12 +52,17 @@ class GenerationRoute:
             raise ValueError(f"route {self.name!r}: its policy is longer than {METADATA_BYTES_MAX} bytes")
 
     @property
+    def mode(self) -> Mode:
+        """Whether the processor answers, watches, or has nothing to do with this route."""
+        return Mode(str((self.policy or {}).get("mode", self.default_mode)))
+
+    @property
     def policy_metadata(self) -> str:
         """The policy as one line of ASCII, which is all that gRPC metadata may hold.
 
         Envoy reads ``%`` in such values as the start of a command; JSON has another spelling for it.
         """
-        return json.dumps(self.policy, separators=(",", ":"), allow_nan=False).replace("%", "\\u0025")
+        return json.dumps(self.policy or {}, separators=(",", ":"), allow_nan=False).replace("%", "\\u0025")
 
 
 GENERATION_ROUTES: Final = (
@@ -130,6 +140,11 @@ class EnvoySettings:
     stream_s_max: int = 3600
     """The longest life of a stream."""
 
+    @property
+    def is_observing(self) -> bool:
+        """Whether any route is watched instead of served."""
+        return any(route.mode is Mode.OBSERVE for route in self.routes)
+
     def __post_init__(self) -> None:
         for name in ("listen", "replicas", "processor_sockets", "routes"):
             values = getattr(self, name)
@@ -186,6 +201,7 @@ def render(settings: EnvoySettings) -> str:
         tools=settings.tools if settings.tools_listen is not None else (),
         headers=headers,
         guard_prefix=guard.PATH_PREFIX,
+        observe_filter=OBSERVE_FILTER,
     )
 
 

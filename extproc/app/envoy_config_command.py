@@ -1,5 +1,6 @@
 """``deltafence envoy-config``: the configuration of an Envoy that somebody else runs, as in a pod."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ import click
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.envoy_config import GENERATION_ROUTES, EnvoySettings, GenerationRoute, render
 from extproc.app.parameters import ADDRESS, REPLICA
+from extproc.decision.policy import Mode
 from extproc.routes.document import layer_of
 from extproc.routes.plain_tree import read_tree
 from extproc.routes.problems import PolicyError
@@ -23,6 +25,13 @@ SOCKET = click.Path(path_type=Path)
 @click.option("--egress-socket", type=SOCKET, required=True, help="Where processors send their attempts.")
 @click.option("--envoy-admin", "admin_socket", type=SOCKET, required=True, help="Envoy's own admin interface.")
 @click.option("--routes", type=click.Path(path_type=Path), help="YAML: name, path and policy of each generation route.")
+@click.option(
+    "--mode",
+    type=click.Choice([str(mode) for mode in Mode]),
+    default=str(Mode.ENFORCE),
+    show_default=True,
+    help="Of routes whose own policy says nothing; the same as the processors' default policy says.",
+)
 @click.option("--access-log", help="A file, `stdout` or `stderr`.  [default: none]")
 @click.option("--replica-ca", type=click.Path(path_type=Path), help="Authorities (PEM) for https replicas.")
 @click.option("--heap-bytes-max", type=click.IntRange(1), default=1 << 30, show_default=True, help="Where Envoy sheds load.")
@@ -36,6 +45,7 @@ def envoy_config(
     egress_socket: Path,
     admin_socket: Path,
     routes: Path | None,
+    mode: str,
     access_log: str | None,
     replica_ca: Path | None,
     heap_bytes_max: int,
@@ -50,7 +60,10 @@ def envoy_config(
             processor_sockets=processor_sockets,
             egress_socket=egress_socket,
             admin_socket=admin_socket,
-            routes=GENERATION_ROUTES if routes is None else read_routes(routes),
+            routes=tuple(
+                replace(route, default_mode=Mode(mode))
+                for route in (GENERATION_ROUTES if routes is None else read_routes(routes))
+            ),
             access_log=access_log,
             replica_ca=replica_ca,
             heap_bytes_max=heap_bytes_max,

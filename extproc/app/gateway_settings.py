@@ -6,12 +6,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.envoy_config import SOCKET_PATH_BYTES_MAX, EnvoySettings
+from extproc.app.envoy_config import GENERATION_ROUTES, SOCKET_PATH_BYTES_MAX, EnvoySettings
+from extproc.decision.policy import Mode
 from extproc.telemetry.logs import LogFormat
 
 OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app", "processor")
@@ -32,6 +33,8 @@ class GatewaySettings:
     admin: Address
     envoy: Path
     policy: Path | None = None
+    mode: Mode = Mode.ENFORCE
+    """What the policy file says of routes that say nothing else; all of them, here."""
     token_file: Path | None = None
     replica_ca: Path | None = None
     processors: int = 1
@@ -58,6 +61,7 @@ class GatewaySettings:
                 admin_socket=directory / "envoy-admin.sock",
                 access_log=self.access_log,
                 replica_ca=self.replica_ca,
+                routes=tuple(replace(route, default_mode=self.mode) for route in GENERATION_ROUTES),
             )
         except ValueError as refusal:
             raise StartRefusedError(str(refusal)) from refusal

@@ -11,6 +11,7 @@ from extproc.app.envoy_process import EnvoyMissingError, find_envoy
 from extproc.app.gateway import StoppedAtOnceError, run_gateway
 from extproc.app.gateway_settings import PROCESSORS_MAX, GatewaySettings, StartRefusedError
 from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA
+from extproc.decision.policy import DEFAULT_POLICY, Policy
 from extproc.routes.document import read_policy
 from extproc.routes.problems import PolicyError
 from extproc.telemetry.logs import LogFormat, configure_logging
@@ -58,14 +59,14 @@ def up(
     configure_logging(log_format)
     if len(set(replicas)) < len(replicas):
         raise click.BadParameter("one of them is given twice", param_hint="--replica")
-    if policy is not None:
-        _require_valid_policy(policy)
+    mode = DEFAULT_POLICY.mode if policy is None else _read_valid_policy(policy).mode
     try:
         settings = GatewaySettings(
             replicas=replicas,
             listen=listen,
             admin=admin,
             policy=policy,
+            mode=mode,
             token_file=token_file,
             replica_ca=replica_ca,
             envoy=find_envoy(envoy),
@@ -80,8 +81,8 @@ def up(
         raise click.ClickException(str(problem)) from problem
 
 
-def _require_valid_policy(path: Path) -> None:
+def _read_valid_policy(path: Path) -> Policy:
     try:
-        read_policy(path.read_text(encoding="utf-8"), source=str(path))
+        return read_policy(path.read_text(encoding="utf-8"), source=str(path))
     except (PolicyError, UnicodeDecodeError) as problem:
         raise click.ClickException(f"--policy {path}: {problem}") from problem

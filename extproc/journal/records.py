@@ -83,6 +83,10 @@ class RequestFacts:
     error_code: str | None = None
     ended_at_ms: int | None = None
     traits: Detail = field(default_factory=dict)
+    """What else its admission told: ``traceparent``; ``mode`` and ``x_request_id`` of one that was only observed."""
+
+
+_OWN_FIELDS: Final = frozenset({"api", "model", "route", "stream"})
 
 
 def admit(event: JournalEvent) -> RequestFacts:
@@ -96,6 +100,7 @@ def admit(event: JournalEvent) -> RequestFacts:
         route=str(detail.get("route", "")),
         stream=bool(detail.get("stream", False)),
         admitted_at_ms=event.at_ms,
+        traits={name: value for name, value in detail.items() if name not in _OWN_FIELDS},
     )
 
 
@@ -160,9 +165,7 @@ def _attempt_failed(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
     phase = facts.phase if facts.first_delta_sent else "fencing"
     cause, evidence = _text(event, "cause"), _text(event, "evidence")
     at_ms = event.at_ms
-    changed = _change_attempt(
-        facts, event, lambda attempt: replace(attempt, failed_at_ms=at_ms, cause=cause, evidence=evidence)
-    )
+    changed = _change_attempt(facts, event, lambda attempt: replace(attempt, failed_at_ms=at_ms, cause=cause, evidence=evidence))
     return replace(changed, phase=phase)
 
 

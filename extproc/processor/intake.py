@@ -5,7 +5,8 @@ reaches a replica half-read.
 """
 
 import json
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,8 @@ from extproc.sse.reading import Dialect
 
 DATA_URL_BYTES: Final = 8_192
 """What an inlined picture or sound counts for in the prompt estimate: its base64 length says nothing about its tokens."""
+
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 Read = Callable[[], Awaitable[ProcessingRequest | None]]
 """The next message of the stream, None at its end."""
@@ -120,6 +123,12 @@ def forwardable_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str
     return tuple(
         (name, value) for name, value in headers if name not in dropped and not name.startswith(names.STRIPPED_FROM_CLIENTS)
     )
+
+
+def trace_parent(headers: Sequence[tuple[str, str]]) -> str | None:
+    """The client's trace, where its header is well-formed and came once (W3C Trace Context section 3.2)."""
+    found = [value for name, value in headers if name == "traceparent"]
+    return found[0] if len(found) == 1 and _TRACE_PARENT.fullmatch(found[0]) else None
 
 
 def choices_asked(dialect: Dialect, document: dict[str, object]) -> int:

@@ -31,6 +31,7 @@ from extproc.processor.protobuf import (
     TrailersResponse,
     http_status,
 )
+from extproc.replicas.attempt_client import ResponseHead
 
 METADATA_NAMESPACE: Final = "deltafence"
 """Where the access log finds our facts: ``%DYNAMIC_METADATA(deltafence)%`` (FACTS C11)."""
@@ -72,6 +73,23 @@ def request_headers(message: ProcessingRequest) -> RequestHeaders:
         headers=tuple(headers),
         end_of_stream=head.end_of_stream,
     )
+
+
+def response_head(message: ProcessingRequest) -> ResponseHead:
+    """The head out of a ``response_headers`` message; a status that is missing or no number reads as 0."""
+    status, headers = "", []
+    for header in message.response_headers.headers.headers:
+        name, value = header.key.lower(), _header_text(header)
+        if name == ":status":
+            status = value
+        else:
+            headers.append((name, value))
+    return ResponseHead(status=int(status) if status.isascii() and status.isdigit() else 0, headers=tuple(headers))
+
+
+def number_attribute(message: ProcessingRequest, name: str) -> float:
+    """The number of attribute ``name``, 0 where Envoy sent none."""
+    return next((values.fields[name].number_value for values in message.attributes.values() if name in values.fields), 0.0)
 
 
 def attribute(message: ProcessingRequest, name: str) -> str | None:

@@ -6,7 +6,6 @@ the effects out in order. What the session adds is reading: which signal of an a
 
 import asyncio
 from dataclasses import asdict
-from typing import Final
 
 from extproc.contract import headers as names
 from extproc.decision import events
@@ -17,6 +16,7 @@ from extproc.journal.records import EventKind
 from extproc.processor.attempt import AnswerKind, Attempt, AttemptOver, BodyReceived, HeadReceived, kind_of_answer
 from extproc.processor.carrier import AttemptLost, Carrier, Due, FenceDone, Signal
 from extproc.processor.client_stream import ClientStream, Written
+from extproc.processor.endings import BAD_ENDINGS, EVENT_TOO_LARGE
 from extproc.processor.inbox import Inbox
 from extproc.processor.intake import GenerationRequest
 from extproc.processor.ports import World
@@ -28,15 +28,6 @@ from extproc.sse.facts import Ending, UpstreamError
 from extproc.sse.reading import Batch, StreamReader
 from extproc.sse.terminal import KEEP_ALIVE_COMMENT
 from extproc.sse.whole import read_whole
-
-_BAD_ENDINGS: Final[dict[Ending, str]] = {
-    Ending.ERROR: "the replica reported an error in the stream",
-    Ending.ABORTED: "the replica aborted the request",
-    Ending.DONE_WITHOUT_FINISH: "the stream was closed with [DONE] and no finish before it",
-    Ending.MALFORMED: "the replica sent an event that is not JSON",
-}
-EVENT_TOO_LARGE: Final = "event_too_large"
-"""The type under which StreamReader.feed reports its own limit; a second copy of such an event would be as large."""
 
 
 class Session:
@@ -224,7 +215,7 @@ class Session:
             await self._fail(Cause.RESPONSE_TOO_LARGE, batch.error.message)
             return
         if batch.ending is not None and batch.ending is not Ending.FINISHED:
-            await self._fail(Cause.ENGINE_ERROR, _BAD_ENDINGS[batch.ending], batch.error)
+            await self._fail(Cause.ENGINE_ERROR, BAD_ENDINGS[batch.ending], batch.error)
             return
         if self._state.phase is Phase.PREFILL and (batch.content or reader.finished):
             await self._apply(events.FirstDeltaArrived())

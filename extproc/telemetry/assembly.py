@@ -47,6 +47,10 @@ class Telemetry:
         if leases:
             self.meters.count(metric.RENEWALS, {"result": "renewed" if answered else "unanswered"}, leases)
 
+    def unrecorded(self) -> None:
+        """The journal could not hold an event, and its operator chose to serve all the same."""
+        self.meters.count(metric.UNRECORDED, {})
+
     async def close(self) -> None:
         """Send what is left; bounded, also where no receiver answers."""
         await asyncio.to_thread(self._exports.close)

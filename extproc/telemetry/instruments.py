@@ -56,8 +56,15 @@ REQUESTS: Final = Instrument(
     name="deltafence.requests",
     kind=Kind.COUNTER,
     unit="{request}",
-    meaning="Admitted requests that ended, by outcome; `code` is the client's error, `none` where it got none.",
-    labels=("api", "route", "model", "outcome", "code", "reason"),
+    meaning="Admitted requests that ended, by outcome; `code` is the client's error, `none` where it got none of ours.",
+    labels=("mode", "api", "route", "model", "outcome", "code", "reason"),
+)
+OBSERVED: Final = Instrument(
+    name="deltafence.observed.requests",
+    kind=Kind.COUNTER,
+    unit="{request}",
+    meaning="Requests of routes in mode `observe`, by what happened and by what `enforce` would have done.",
+    labels=("route", "outcome", "would", "code"),
 )
 TURNED_AWAY: Final = Instrument(
     name="deltafence.requests.turned_away",
@@ -146,6 +153,13 @@ RENEWALS: Final = Instrument(
     meaning="Leases renewed by an answered heartbeat (`renewed`), or sent with one that was not answered (`unanswered`).",
     labels=("result",),
 )
+UNRECORDED: Final = Instrument(
+    name="deltafence.journal.unrecorded",
+    kind=Kind.COUNTER,
+    unit="{event}",
+    meaning="Events that the journal could not hold, where its operator chose to serve without it.",
+    labels=(),
+)
 VERDICT: Final = Instrument(
     name="deltafence.replica.verdict",
     kind=Kind.GAUGE,
@@ -195,6 +209,7 @@ JOURNAL_LAG: Final = Instrument(
 
 INSTRUMENTS: Final = (
     REQUESTS,
+    OBSERVED,
     TURNED_AWAY,
     ACTIVE,
     ATTEMPTS,
@@ -214,5 +229,6 @@ INSTRUMENTS: Final = (
     JOURNAL_AVAILABLE,
     JOURNAL_WAITING,
     JOURNAL_LAG,
+    UNRECORDED,
 )
 """In the order in which the reference tells them."""

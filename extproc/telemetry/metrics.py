@@ -6,6 +6,7 @@ from typing import Final
 from opentelemetry.semconv._incubating.attributes.gen_ai_attributes import GenAiOperationNameValues
 
 from extproc.decision.effects import Outcome
+from extproc.decision.policy import Mode
 from extproc.journal.records import EventKind, RequestFacts
 from extproc.telemetry import instruments as metric
 from extproc.telemetry.meters import Labels, Meters
@@ -92,13 +93,14 @@ class RequestMetrics:
 
     def _ended(self, transition: Transition) -> None:
         facts = transition.after
-        model, outcome = self._model(facts), facts.outcome or NONE
+        model, outcome, route = self._model(facts), facts.outcome or NONE, self._routes.of(facts.route) or NONE
         code, reason = facts.error_code or NONE, facts.reason or NONE
         self._meters.count(
             metric.REQUESTS,
             {
+                "mode": str(facts.traits.get("mode", Mode.ENFORCE)),
                 "api": facts.api,
-                "route": self._routes.of(facts.route) or NONE,
+                "route": route,
                 "model": model,
                 "outcome": outcome,
                 "code": code,
@@ -108,6 +110,10 @@ class RequestMetrics:
         self._meters.count(metric.DELIVERED, {"model": model, "outcome": outcome}, facts.delivered_output_tokens)
         if outcome == Outcome.INTERRUPTED:
             self._meters.count(metric.FAILURES, {"model": model, "cause": reason, "boundary": "after"})
+        would = transition.event.detail.get("enforce_would")
+        if would is not None:
+            labels = {"route": route, "outcome": outcome, "would": str(would), "code": _text(transition, "enforce_code")}
+            self._meters.count(metric.OBSERVED, labels)
         error = {} if outcome == Outcome.COMPLETED else {metric.ERROR: facts.error_code or reason}
         duration_s = _seconds(transition.event.at_ms - facts.admitted_at_ms)
         self._meters.record(metric.DURATION, {**self._gen_ai(facts), **error}, duration_s)

@@ -10,7 +10,9 @@ from extproc.decision.causes import Cause, Fencing
 from extproc.decision.effects import Outcome
 from extproc.decision.gates import Gate
 from extproc.decision.lease import FenceProof
+from extproc.decision.policy import Mode
 from extproc.journal.records import PROCESSOR_LOST, EventKind, JournalEvent, RequestFacts
+from extproc.processor.observation import CUT, Would
 
 CAUSES: Final[dict[str, str]] = {
     Cause.NEVER_STARTED: "the replica never had the request",
@@ -58,12 +60,15 @@ REASONS: Final[dict[str, str]] = {
     "journal_unavailable": "the journal could not record the boundary",
     "internal_error": "the gateway broke one of its own rules",
     PROCESSOR_LOST: "the processor that served it is gone",
+    CUT: "the stream was cut, most likely by the client",
 }
 
 
 def title(facts: RequestFacts) -> str:
     """One line: how it ended, or where it is."""
     tokens = _tokens(facts.delivered_output_tokens)
+    if facts.outcome is not None and facts.traits.get("mode") == Mode.OBSERVE:
+        return f"Only observed: {facts.outcome} after {tokens}, {reason_words(facts)}"
     match facts.outcome:
         case None:
             return f"Running: {facts.phase}"
@@ -156,6 +161,8 @@ def _repeat_refused(event: JournalEvent, facts: RequestFacts) -> str:
 
 
 def _ended(event: JournalEvent, facts: RequestFacts) -> str:
+    if "enforce_would" in event.detail:
+        return _observed_end(event, facts)
     tokens = _tokens(facts.delivered_output_tokens)
     match facts.outcome:
         case Outcome.COMPLETED:
@@ -170,6 +177,22 @@ def _ended(event: JournalEvent, facts: RequestFacts) -> str:
             return f"The client got {code} and nothing of an answer: {reason_words(facts)}."
         case _:
             return f"The client left after {tokens}. Its replica's work was stopped and nothing new was started."
+
+
+WOULDS: Final[dict[str, str]] = {
+    Would.SAME: "Mode enforce would have done nothing else.",
+    Would.REPEAT: "Mode enforce would have sent the whole request again, to another replica.",
+    Would.ERROR: "Mode enforce would have answered with the error {code}.",
+    Would.TERMINAL_EVENT: "Mode enforce would have ended the stream with one error event that the client understands ({code}).",
+}
+
+
+def _observed_end(event: JournalEvent, facts: RequestFacts) -> str:
+    """Of a request that was only watched (mode ``observe``)."""
+    would = str(event.detail["enforce_would"])
+    words = WOULDS.get(would, would).format(code=event.detail.get("enforce_code"))
+    tokens = _tokens(facts.delivered_output_tokens)
+    return f"Only observed: {facts.outcome}, {reason_words(facts)}; the client was sent {tokens}. {words}"
 
 
 def _tokens(number: int) -> str:

@@ -16,7 +16,7 @@ GEN_AI = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
 
 def test_repeat_that_helped_is_counted_by_its_gates_its_fence_and_what_it_cost(scrape, told) -> None:
     told(Witness([RequestMetrics(scrape.meters)]), REPEATED)
-    ended = {"api": "chat", "route": "chat", "model": "llama", "outcome": "completed", "code": "none", "reason": "finished"}
+    ended = {"mode": "enforce", "api": "chat", "route": "chat", "model": "llama", "outcome": "completed", "code": "none", "reason": "finished"}
     assert scrape.value("deltafence_requests_total", **ended) == 1
     assert scrape.value("deltafence_attempts_total", model="llama", repeat="true") == 1
     assert scrape.value("deltafence_repeats_total", model="llama", decision="passed", gate="all") == 1

@@ -11,6 +11,7 @@ from extproc.decision.events import Deadline
 from extproc.decision.gates import Gate
 from extproc.decision.lease import FenceProof
 from extproc.journal.records import EventKind, fold_all
+from extproc.processor.observation import Would
 from tests.unit.telemetry.events import INTERRUPTED, REFUSED, REPEATED, admitted, happened
 
 
@@ -23,6 +24,7 @@ from tests.unit.telemetry.events import INTERRUPTED, REFUSED, REPEATED, admitted
         (story.GATES, Gate),
         (dict.fromkeys(story.REASONS, ""), [*Cause, *Gate, *Deadline]),
         (story._SENTENCES, EventKind),
+        (story.WOULDS, Would),
     ],
 )
 def test_every_word_has_its_words(words: dict[StrEnum, object], kinds: list[StrEnum]) -> None:
