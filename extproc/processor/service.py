@@ -4,8 +4,7 @@ Whatever happens, a stream never ends with OK and no answer: Envoy would send th
 """
 
 import logging
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,18 +17,17 @@ from extproc.decision.request import RequestState
 from extproc.journal.records import EventKind
 from extproc.processor import messages, wording
 from extproc.processor.client_stream import ClientStream, Metadata, Written
-from extproc.processor.intake import ClientGone, RequestRejected, check_head, read_body, read_request
+from extproc.processor.intake import ClientGone, RequestRejected, check_head, read_body, read_request, trace_parent
 from extproc.processor.messages import RequestHeaders
 from extproc.processor.ports import Stream, World
 from extproc.processor.record import RequestRecord
 from extproc.processor.session import Session
 from extproc.processor.speaker import StreamAborted
+from extproc.processor.watched import WatchedExchange
 from extproc.sse.dialects import Dialect, dialect_of_path
 from extproc.sse.terminal import error_body
 
 LOGGER: Final = logging.getLogger("deltafence.processor")
-
-_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +84,9 @@ class Service:
         )
         policy = self._policy_of(question)
         dialect = dialect_of_path(head.path) if head.method == "POST" else None
+        if first.observability_mode:
+            await self._watch(stream, dialect, head, policy, question.route_name or "")
+            return
         if dialect is None or policy.mode is not Mode.ENFORCE:
             await _pass_through(stream, head)
             return
@@ -104,6 +105,22 @@ class Service:
             if client.written is not Written.NOTHING:
                 raise
             await _reject(client, request_id, dialect, RequestRejected(ErrorCode.INTERNAL_ERROR, "see the gateway's log"))
+
+    async def _watch(self, stream: Stream, dialect: Dialect | None, head: RequestHeaders, policy: Policy, route: str) -> None:
+        """Envoy reads no answers on this stream; what is not watched is read away all the same."""
+        if dialect is None or self._streams > self._limits.streams_max:
+            while await stream.read() is not None:
+                pass
+            return
+        exchange = WatchedExchange(
+            world=self._world,
+            policy=policy,
+            route=route,
+            dialect=dialect,
+            head=head,
+            request_bytes_max=self._limits.request_bytes_max,
+        )
+        await exchange.watch(stream)
 
     async def _turn_away(self, client: ClientStream, request_id: str, dialect: Dialect, rejected: RequestRejected) -> None:
         self._world.observer.turned_away(request_id=request_id, api=dialect, code=rejected.code)
@@ -143,12 +160,6 @@ class Service:
             self.sessions.discard(session)
             if not record.ended:
                 _record_broken_session(record, session.state)
-
-
-def trace_parent(headers: Sequence[tuple[str, str]]) -> str | None:
-    """The client's trace, where its header is well-formed and came once (W3C Trace Context section 3.2)."""
-    found = [value for name, value in headers if name == "traceparent"]
-    return found[0] if len(found) == 1 and _TRACE_PARENT.fullmatch(found[0]) else None
 
 
 def _record_broken_session(record: RequestRecord, state: RequestState) -> None:
