@@ -17,6 +17,7 @@ CLICK_COMMANDS: Final = {
     "policy": "extproc.app.policy_command:policy",
     "processor": "extproc.app.processor_command:processor",
     "tools": "extproc.app.tools_command:tools",
+    "top": "extproc.app.top_command:top",
     "up": "extproc.app.up:up",
 }
 """Name to ``module:attribute`` of a click command. Needs the ``gateway`` extra."""

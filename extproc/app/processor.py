@@ -18,14 +18,16 @@ from extproc.app.status.pages import StatusPages
 from extproc.app.status.replicas import replica_rows
 from extproc.app.status.scrape import Scrape
 from extproc.app.status.view import Sources
+from extproc.app.stores import Stores, StoreSettings
 from extproc.app.surroundings import Surroundings
 from extproc.app.wires import EgressProtocol, TransportKind, make_attempt_client, make_transport
 from extproc.decision.policy import Policy
 from extproc.decision.verdicts import HealthSettings
-from extproc.journal.memory import MemoryJournal
+from extproc.processor.keyed import Keying
 from extproc.processor.pools import Pools
 from extproc.processor.ports import World
 from extproc.processor.service import RouteQuestion, Service, ServiceLimits
+from extproc.processor.tool_service import ToolService, ToolWorld
 from extproc.replicas.fencing import GuardedFence
 from extproc.replicas.guard_client import GuardClient
 from extproc.replicas.health_reader import monotonic_ms
@@ -54,6 +56,10 @@ class ProcessorSettings:
     admin: Address | None = None
     transport: TransportKind = TransportKind.GRPC
     egress_protocol: EgressProtocol = EgressProtocol.H1
+    stores: StoreSettings = field(default_factory=StoreSettings)
+    key_secret: bytes = b""
+    """Hashes keys; the same in all gateways that share a database."""
+    caller_header: str = "authorization"
     health: HealthSettings = field(default_factory=HealthSettings)
     request_bytes_max: int = 64 << 20
     held_bytes_max: int = 64 << 20
@@ -66,19 +72,26 @@ async def run_processor(settings: ProcessorSettings) -> None:
 
     Assembled inside the loop: grpc.aio binds its server to the loop that is running when it is made.
     """
-    await Processor(settings).run()
+    processor_id = f"proc_{ULID()}"
+    telemetry = Telemetry(instance_id=processor_id)
+    stores = await Stores.open(settings.stores, processor_id, telemetry.unrecorded)
+    try:
+        await Processor(settings, stores, telemetry, processor_id).run()
+    finally:
+        await stores.close()
+        await telemetry.close()
 
 
 class Processor:
     """The assembled process."""
 
-    def __init__(self, settings: ProcessorSettings) -> None:
+    def __init__(self, settings: ProcessorSettings, stores: Stores, telemetry: Telemetry, processor_id: str) -> None:
         self._settings = settings
+        self._telemetry = telemetry
         self._draining = False
-        self._journal = MemoryJournal()
+        self._journal = stores.journal
         self._stopped = asyncio.Event()
         self._roster = Roster(settings.replicas)
-        self._telemetry = Telemetry(instance_id=str(ULID()))
         self._telemetry.watch_journal(self._journal)
         self._control_calls = aiohttp.ClientSession(
             # Idle connections end before uvicorn ends them, after 5 s (CASES EN-09).
@@ -89,7 +102,7 @@ class Processor:
             client=GuardClient(
                 session=self._control_calls, token=settings.token, clock_ms=monotonic_ms, beaten=self._telemetry.beaten
             ),
-            processor_id=f"proc_{ULID()}",
+            processor_id=processor_id,
         )
         world = World(
             roster=self._roster,
@@ -97,16 +110,22 @@ class Processor:
             fence=self._fence,
             journal=self._journal,
             pools=Pools(),
-            tool_call_recorded=no_tool_calls,
+            tool_call_recorded=stores.tool_call_recorded,
             now_ms=monotonic_ms,
             wall_ms=wall_ms,
             new_id=lambda: str(ULID()),
             held_bytes_max=settings.held_bytes_max,
             is_draining=lambda: self._draining,
+            keying=Keying(keys=stores.keys, secret=settings.key_secret, caller_header=settings.caller_header),
             observer=self._telemetry.observer,
         )
+        self._tools = (
+            None
+            if stores.ledger is None
+            else ToolService(ToolWorld(attempts=world.attempts, ledger=stores.ledger, key_secret=settings.key_secret))
+        )
         limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
-        self._service = Service(world, limits, self._policy_of)
+        self._service = Service(world, limits, self._policy_of, self._tools)
         self._health = HealthWatch(settings.health, self._roster, lambda: self._service.sessions)
         self._transport = make_transport(settings.transport, self._service, settings.socket)
         self._admin = AdminServer(
@@ -126,8 +145,9 @@ class Processor:
             if self._settings.admin is not None:
                 await self._admin.start(self._settings.admin.host, self._settings.admin.port)
             LOGGER.info("serving", extra={"socket": self._settings.socket, "replicas": len(self._roster.replicas)})
-            await self._report_guards()
+            reporting = asyncio.create_task(self._report_guards(), name="report guards")
             await self._stopped.wait()
+            reporting.cancel()
             await self._drain()
 
     def _status_sources(self, report: RouteReport) -> Sources:
@@ -155,11 +175,11 @@ class Processor:
         if not done:
             self._service.end_sessions()
             await stopping
+        if self._tools is not None:
+            await self._tools.stop(ENDING_GRACE_S)
         await self._admin.stop()
         await self._fence.close()
         await self._control_calls.close()
-        await self._journal.close()
-        await self._telemetry.close()
 
     def _policy_of(self, question: RouteQuestion) -> Policy:
         effective = self._settings.resolver.resolve(
@@ -174,8 +194,3 @@ class Processor:
 def wall_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
-
-
-async def no_tool_calls(request_id: str) -> bool:
-    """Where no ledger runs, no tool call is ever recorded."""
-    return False

@@ -6,16 +6,21 @@ import click
 import uvloop
 
 from extproc.app.addresses import Address, ReplicaAddress
+from extproc.app.database_options import DATABASE_VARIABLE
 from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter
 from extproc.app.processor import ProcessorSettings, run_processor
+from extproc.app.stores import StoreSettings
 from extproc.app.surroundings import RouteWatch, ServiceReference, Surroundings
 from extproc.app.wires import EgressProtocol, TransportKind
 from extproc.decision.policy import DEFAULT_POLICY
 from extproc.decision.verdicts import HealthSettings
+from extproc.journal.availability import WhenUnavailable
 from extproc.kubernetes.access import OutsideClusterError
 from extproc.routes.document import Layer, overlay, read_layer
 from extproc.routes.problems import PolicyError
 from extproc.routes.resolution import PolicyResolver
+from extproc.storage.migrations import SchemaTooNew
+from extproc.storage.script import StorageUnavailable
 from extproc.telemetry.logs import LogFormat, configure_logging
 
 SERVICE = ParsedParameter("service", ServiceReference.parse)
@@ -36,6 +41,22 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 @click.option("--admin", type=ADDRESS, metavar="HOST:PORT", help="Readiness and the journal's facts over HTTP.")
 @click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="The policy of routes that say nothing else.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret shared with the guards.")
+@click.option(
+    "--journal",
+    envvar=DATABASE_VARIABLE,
+    show_envvar=True,
+    metavar="URL",
+    help="A SQLite file's path, or postgresql://user@host/name.  [default: in memory]",
+)
+@click.option(
+    "--journal-unavailable",
+    type=click.Choice([str(choice) for choice in WhenUnavailable]),
+    default=str(WhenUnavailable.REFUSE),
+    show_default=True,
+    help="What becomes of new generations while the journal can't be written.",
+)
+@click.option("--key-secret-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret that hashes Idempotency-Keys.")
+@click.option("--caller-header", default="authorization", show_default=True, help="The header that tells callers apart.")
 @click.option("--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413.")
 @click.option("--max-streams", default=10_000, show_default=True, type=click.IntRange(min=1), help="More at once get 503.")
 @click.option(
@@ -57,6 +78,10 @@ def processor(
     admin: Address | None,
     policy: Path | None,
     token_file: Path | None,
+    journal: str | None,
+    journal_unavailable: str,
+    key_secret_file: Path | None,
+    caller_header: str,
     max_request_bytes: int,
     max_streams: int,
     hung_after: float,
@@ -78,7 +103,10 @@ def processor(
         replicas=(),
         surroundings=Surroundings(origins=replicas, service=service, routes=routes),
         resolver=PolicyResolver(default=default, route_annotations=routes.annotations if routes else None),
-        token=read_token(token_file),
+        token=read_secret(token_file, "--token-file"),
+        stores=StoreSettings(url=journal, when_unavailable=WhenUnavailable(journal_unavailable)),
+        key_secret=read_secret(key_secret_file, "--key-secret-file").encode(),
+        caller_header=caller_header.lower(),
         admin=admin,
         transport=transport,
         egress_protocol=egress_protocol,
@@ -89,7 +117,7 @@ def processor(
     )
     try:
         uvloop.run(run_processor(settings))
-    except (OSError, OutsideClusterError) as error:
+    except (OSError, OutsideClusterError, StorageUnavailable, SchemaTooNew, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -106,17 +134,17 @@ def read_health(*, hung_after_s: float, interval_s: float) -> HealthSettings:
         raise click.ClickException(f"--hung-after, --health-interval: {error}") from error
 
 
-def read_token(token_file: Path | None) -> str:
-    """The secret in a file, without the line break that editors leave. Raises click.ClickException."""
-    if token_file is None:
+def read_secret(file: Path | None, option: str) -> str:
+    """The secret in a file, without the line break that editors leave; empty without a file. Raises click.ClickException."""
+    if file is None:
         return ""
     try:
-        token = token_file.read_text(encoding="ascii").strip()
+        secret = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError) as error:
-        raise click.ClickException(f"--token-file {token_file}: {error}") from error
-    if not token or not token.isprintable():
-        raise click.ClickException(f"--token-file {token_file}: the file must hold one line of printable ASCII")
-    return token
+        raise click.ClickException(f"{option} {file}: {error}") from error
+    if not secret or not secret.isprintable():
+        raise click.ClickException(f"{option} {file}: the file must hold one line of printable ASCII")
+    return secret
 
 
 def read_default(policy: Path | None) -> Layer | None:

@@ -1,6 +1,7 @@
 """Requests with an Idempotency-Key: what is asked of the journal, and what a repeat is answered (R9, R11)."""
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from extproc.contract import headers as names
@@ -38,6 +39,28 @@ def read_claim(head: RequestHeaders, body: bytes, *, request_id: str, secret: by
     return KeyClaim(
         key_hash=hash_key(secret, caller, key), fingerprint=fingerprint(head.method, head.path, body), request_id=request_id
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keying:
+    """What a processor needs to honour keys. ``secret`` is the same in all gateways that share a database."""
+
+    keys: IdempotencyKeys
+    secret: bytes
+    caller_header: str = "authorization"
+    """The header that tells callers apart: a key is scoped to its caller."""
+    answer_bytes_max: int = 8 << 20
+    """A longer answer is not kept for ``journal.replay``."""
+
+    async def claim(self, head: RequestHeaders, body: bytes, request_id: str) -> Claimed | None:
+        """What becomes of a request's key; None where it has none. Raises RequestRejected."""
+        claim = read_claim(head, body, request_id=request_id, secret=self.secret, caller_header=self.caller_header)
+        if claim is None:
+            return None
+        try:
+            return await self.keys.claim(claim)
+        except JournalUnavailable as error:
+            raise RequestRejected(ErrorCode.JOURNAL_UNAVAILABLE, f"the Idempotency-Key can't be honoured now: {error}") from error
 
 
 async def answer_repeat(client: ClientStream, dialect: Dialect, claimed: Claimed, *, replay: bool) -> None:
@@ -79,14 +102,18 @@ class KeptClientStream(ClientStream):
     An answer that is longer than ``bytes_max``, or did not come to its proper end, is not stored: its repeats get the facts.
     """
 
-    def __init__(self, write: Write, *, keys: IdempotencyKeys, request_id: str, bytes_max: int) -> None:
+    def __init__(self, write: Write, *, keys: IdempotencyKeys, bytes_max: int) -> None:
         super().__init__(write)
         self._keys = keys
-        self._request_id = request_id
+        self._request_id = ""
         self._bytes_max = bytes_max
         self._status = 0
         self._headers: tuple[tuple[str, str], ...] = ()
         self._body: bytearray | None = bytearray()
+
+    def keep_for(self, request_id: str) -> None:
+        """The request has a key, so its answer is worth keeping."""
+        self._request_id = request_id
 
     async def begin(self, status: int, headers: Headers, metadata: Metadata | None = None) -> None:
         self._status, self._headers = status, tuple(headers)
@@ -98,7 +125,7 @@ class KeptClientStream(ClientStream):
 
     async def end(self, data: bytes, metadata: Metadata) -> None:
         self._keep(data)
-        if metadata.get("outcome") == "completed" and self._body is not None:
+        if self._request_id and metadata.get("outcome") == "completed" and self._body is not None:
             answer = StoredAnswer(status=self._status, headers=self._headers, body=bytes(self._body))
             try:
                 await self._keys.store_answer(self._request_id, answer)

@@ -7,6 +7,7 @@ from typing import NoReturn, Protocol
 from extproc.decision.causes import Failure, Fencing
 from extproc.decision.policy import LeasePolicy
 from extproc.journal.interface import Journal
+from extproc.processor.keyed import Keying
 from extproc.processor.observing import UNOBSERVED, Observer
 from extproc.processor.pools import Pools
 from extproc.processor.protobuf import ProcessingRequest, ProcessingResponse
@@ -79,4 +80,5 @@ class World:
     held_bytes_max: int
     """What one request may hold of an answer that is not delivered yet."""
     is_draining: Callable[[], bool]
+    keying: Keying
     observer: Observer = UNOBSERVED

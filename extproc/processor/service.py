@@ -12,18 +12,23 @@ from extproc.contract import headers as names
 from extproc.contract.errors import FORMS, ClientError, ErrorCode
 from extproc.decision import events
 from extproc.decision.effects import Outcome
-from extproc.decision.policy import Mode, Policy
+from extproc.decision.idempotency import ClaimOutcome
+from extproc.decision.policy import Mode, Policy, ToolsMode
 from extproc.decision.request import RequestState
 from extproc.journal.records import EventKind
 from extproc.processor import messages, wording
 from extproc.processor.client_stream import ClientStream, Metadata, Written
 from extproc.processor.intake import ClientGone, RequestRejected, check_head, read_body, read_request, trace_parent
+from extproc.processor.keyed import KeptClientStream, answer_repeat
 from extproc.processor.messages import RequestHeaders
 from extproc.processor.ports import Stream, World
 from extproc.processor.record import RequestRecord
 from extproc.processor.session import Session
 from extproc.processor.speaker import StreamAborted
+from extproc.processor.tool_service import ToolService
 from extproc.processor.watched import WatchedExchange
+from extproc.routes.problems import PolicyError
+from extproc.routes.tool_route import read_tool_route
 from extproc.sse.dialects import Dialect, dialect_of_path
 from extproc.sse.terminal import error_body
 
@@ -50,8 +55,16 @@ class ServiceLimits:
 class Service:
     """Serves ext_proc streams. Invariant: ``sessions`` holds exactly the generation requests that are running."""
 
-    def __init__(self, world: World, limits: ServiceLimits, policy_of: Callable[[RouteQuestion], Policy]) -> None:
+    def __init__(
+        self,
+        world: World,
+        limits: ServiceLimits,
+        policy_of: Callable[[RouteQuestion], Policy],
+        tools: ToolService | None = None,
+    ) -> None:
+        """``tools`` serves tool routes; None where no ledger runs."""
         self._world = world
+        self._tools = tools
         self._limits = limits
         self._policy_of = policy_of
         self._streams = 0
@@ -77,8 +90,12 @@ class Service:
         if first.WhichOneof("request") != "request_headers":
             await stream.abort("the first message must be request_headers")
         head = messages.request_headers(first)
+        tool_route = _initial_metadata(stream, names.TOOL)
+        if tool_route is not None:
+            await self._serve_tool(stream, head, tool_route)
+            return
         question = RouteQuestion(
-            initial_metadata=_initial_metadata(stream),
+            initial_metadata=_initial_metadata(stream, names.POLICY),
             route_metadata=messages.attribute(first, "xds.route_metadata"),
             route_name=messages.attribute(first, "xds.route_name"),
         )
@@ -90,7 +107,7 @@ class Service:
         if dialect is None or policy.mode is not Mode.ENFORCE:
             await _pass_through(stream, head)
             return
-        client = ClientStream(stream.write)
+        client = self._client_stream(stream, policy)
         request_id = f"req_{self._world.new_id()}"
         try:
             await self._generate(stream, client, request_id, dialect, head, policy, question.route_name or "")
@@ -122,6 +139,21 @@ class Service:
         )
         await exchange.watch(stream)
 
+    async def _serve_tool(self, stream: Stream, head: RequestHeaders, description: str) -> None:
+        if self._tools is None:
+            await stream.abort("a tool route needs the ledger, and this processor has no journal database (--journal)")
+        try:
+            route = read_tool_route(description)
+        except PolicyError as error:
+            await stream.abort(f"{names.TOOL}: {error}")
+        await self._tools.serve(stream, head, route)
+
+    def _client_stream(self, stream: Stream, policy: Policy) -> ClientStream:
+        keying = self._world.keying
+        if not policy.journal.replay:
+            return ClientStream(stream.write)
+        return KeptClientStream(stream.write, keys=keying.keys, bytes_max=keying.answer_bytes_max)
+
     async def _turn_away(self, client: ClientStream, request_id: str, dialect: Dialect, rejected: RequestRejected) -> None:
         self._world.observer.turned_away(request_id=request_id, api=dialect, code=rejected.code)
         await _reject(client, request_id, dialect, rejected)
@@ -143,7 +175,18 @@ class Service:
         check_head(head, self._limits.request_bytes_max)
         body = b"" if head.end_of_stream else await read_body(stream.read, self._limits.request_bytes_max)
         request = read_request(dialect, head, body)
-        record = RequestRecord(self._world.journal, request_id, self._world.wall_ms, self._world.observer)
+        if not self._world.journal.available:
+            raise RequestRejected(
+                ErrorCode.JOURNAL_UNAVAILABLE, "the request journal is unavailable; send the request again later"
+            )
+        claimed = await self._world.keying.claim(head, body, request_id)
+        if claimed is not None and claimed.outcome is not ClaimOutcome.NEW:
+            await answer_repeat(client, dialect, claimed, replay=policy.journal.replay)
+            return
+        # From here to ADMITTED nothing may wait: a claimed key's request must be in the journal, whatever happens next.
+        record = RequestRecord(
+            self._world.journal, request_id if claimed is None else claimed.request_id, self._world.wall_ms, self._world.observer
+        )
         record.note(
             EventKind.ADMITTED,
             api=dialect,
@@ -152,14 +195,26 @@ class Service:
             stream=request.stream,
             traceparent=trace_parent(head.headers),
         )
+        if claimed is not None and isinstance(client, KeptClientStream):
+            client.keep_for(record.request_id)
         session = Session(world=self._world, request=request, policy=policy, client=client, record=record)
-        self.sessions.add(session)
         try:
+            if claimed is not None and claimed.run > 1:
+                await self._check_tools_of_earlier_run(record.request_id, policy)
+            self.sessions.add(session)
             await session.run()
         finally:
             self.sessions.discard(session)
             if not record.ended:
                 _record_broken_session(record, session.state)
+
+    async def _check_tools_of_earlier_run(self, request_id: str, policy: Policy) -> None:
+        """A key's further run is a repeat like any other: not where a tool may be called twice (R12)."""
+        if policy.tools is ToolsMode.REFUSE and await self._world.tool_call_recorded(request_id):
+            detail = (
+                "an earlier run of this Idempotency-Key called a tool, and this route does not protect its tools with the ledger"
+            )
+            raise RequestRejected(ErrorCode.TOOL_SIDE_EFFECTS_POSSIBLE, detail)
 
 
 def _record_broken_session(record: RequestRecord, state: RequestState) -> None:
@@ -217,5 +272,5 @@ async def _reject(client: ClientStream, request_id: str, dialect: Dialect, rejec
     )
 
 
-def _initial_metadata(stream: Stream) -> str | None:
-    return next((value for key, value in stream.initial_metadata if key == names.POLICY), None)
+def _initial_metadata(stream: Stream, name: str) -> str | None:
+    return next((value for key, value in stream.initial_metadata if key == name), None)

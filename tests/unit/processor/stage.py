@@ -10,7 +10,9 @@ from extproc.decision.causes import Failure, Fencing
 from extproc.decision.policy import Policy
 from extproc.journal.interface import JournalUnavailable
 from extproc.journal.memory import MemoryJournal
+from extproc.journal.memory_keys import MemoryKeys
 from extproc.journal.records import EventKind, JournalEvent
+from extproc.processor.keyed import Keying
 from extproc.processor.pools import Pools
 from extproc.processor.ports import World
 from extproc.processor.protobuf import HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse
@@ -204,6 +206,7 @@ class Stage:
                 new_id=self.new_id,
                 held_bytes_max=self.held_bytes_max,
                 is_draining=lambda: self.draining,
+                keying=Keying(keys=MemoryKeys(self.journal, lambda: 0), secret=b"secret"),
             ),
             ServiceLimits(request_bytes_max=1 << 20, streams_max=100),
             lambda question: self.policy,

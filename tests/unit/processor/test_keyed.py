@@ -131,7 +131,8 @@ class Keys(MemoryKeys):
 
 
 async def deliver(keys: Keys, *pieces: bytes, outcome: str = "completed", bytes_max: int = 100) -> None:
-    client = KeptClientStream(keys.stream.write, keys=keys, request_id="req_1", bytes_max=bytes_max)
+    client = KeptClientStream(keys.stream.write, keys=keys, bytes_max=bytes_max)
+    client.keep_for("req_1")
     await client.begin(200, [("content-type", "text/event-stream")])
     for piece in pieces[:-1]:
         await client.write(piece)
