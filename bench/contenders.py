@@ -26,11 +26,13 @@ class Contender:
 
 
 @contextmanager
-def deltafence(upstream_port: int, folder: Path) -> Iterator[Contender]:
-    """``deltafence up`` as a user starts it; all its processes but Envoy are the processor's share."""
-    port, admin_port, log = free_port(), free_port(), folder / "deltafence.log"
+def deltafence(upstream_port: int, folder: Path, name: str = "deltafence", *options: str) -> Iterator[Contender]:
+    """``deltafence up`` as a user starts it, with these options of the processor; all its processes but Envoy are the
+    processor's share."""
+    port, admin_port, log = free_port(), free_port(), folder / f"{name}.log"
     addresses = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}"]
-    with running([_BIN / "deltafence", "up", "--replica", f"http://127.0.0.1:{upstream_port}", *addresses], log) as child:
+    replica = ["--replica", f"http://127.0.0.1:{upstream_port}"]
+    with running([_BIN / "deltafence", "up", *replica, *addresses, "--", *options], log) as child:
         word, _, url = read_line(child, log).strip().partition(" ")
         assert (word, urllib.parse.urlsplit(url).port) == ("ready", port), f"unexpected line: {word} {url}"
         pids = measure.family(child.pid)
@@ -39,6 +41,16 @@ def deltafence(upstream_port: int, folder: Path) -> Iterator[Contender]:
             processor_pids=tuple(pid for pid in pids if not measure.is_envoy(pid)),
             envoy_pids=tuple(pid for pid in pids if measure.is_envoy(pid)),
         )
+
+
+def deltafence_egress(upstream_port: int, folder: Path) -> AbstractContextManager[Contender]:
+    """The reference transport, with the attempts as HTTP/2 streams."""
+    return deltafence(upstream_port, folder, "deltafence_egress", "--egress-protocol", "h2")
+
+
+def deltafence_http2(upstream_port: int, folder: Path) -> AbstractContextManager[Contender]:
+    """Our own HTTP/2 on both sides of the processor."""
+    return deltafence(upstream_port, folder, "deltafence_http2", "--transport", "http2", "--egress-protocol", "h2")
 
 
 @contextmanager
@@ -81,7 +93,14 @@ def _envoy(config: envoy_config.Config, port: int, name: Path) -> Iterator[int]:
 
 Start = Callable[[int, Path], AbstractContextManager[Contender]]
 
-CONTENDERS: Final[dict[str, Start]] = {"deltafence": deltafence, "echo": echo, "echo_uvloop": echo_uvloop, "envoy": envoy_alone}
+CONTENDERS: Final[dict[str, Start]] = {
+    "deltafence": deltafence,
+    "deltafence_egress": deltafence_egress,
+    "deltafence_http2": deltafence_http2,
+    "echo": echo,
+    "echo_uvloop": echo_uvloop,
+    "envoy": envoy_alone,
+}
 """Name to how it starts, given the replica's port and a folder for its files. The first is the one that ratios are of."""
 
 
