@@ -21,7 +21,10 @@ $(STAMP): pyproject.toml requirements.lock proto/ext_proc.proto scripts/hatch_bu
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
 
-test: check test-unit ## the whole test suite
+# Each slower folder of tests is a target of its own; CI runs them all.
+SUITES := test-unit test-simulation test-envoy test-sdk test-crash test-postgres test-chart test-vllm
+
+test: check $(SUITES) ## the whole test suite
 
 check: setup ## formatting, lint, types, the rooms' arrows
 	$(BIN)/ruff format --check .
