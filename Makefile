@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: chart-tools test-chart chart-golden help setup lock test check test-unit test-envoy test-sdk test-simulation test-vllm test-postgres test-crash bench-journal demo bench clean
+.PHONY: test-netns chart-tools test-chart chart-golden help setup lock test check test-unit test-envoy test-sdk test-simulation test-vllm test-postgres test-crash bench-journal demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -63,6 +63,9 @@ test-vllm: setup ## a real vLLM (CPU build, its own environment in .venv-vllm) w
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w out/wheel .
 	$(PYTHON) scripts/install_vllm.py .venv-vllm out/wheel
 	$(BIN)/pytest --timeout 600 tests/real_vllm
+
+test-netns: setup ## a real network cut, between network namespaces; skipped where the machine permits none (needs root, iproute2)
+	$(BIN)/pytest tests/netns
 
 bench: setup ## CPU per delta and time to first token beside a no-op ext_proc and Envoy alone; out/bench.json
 	$(BIN)/python -m bench

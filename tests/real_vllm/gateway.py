@@ -1,4 +1,4 @@
-"""``deltafence up`` in front of real vLLM servers, a client of it, and the ways to break a server at a chosen moment."""
+"""``deltafence up`` in front of real vLLM servers, and the ways to break a server at a chosen moment."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from extproc.app.demonstration.apis import streamed_text
 from extproc.app.demonstration.judge import Exchange, read_events, terminal_error
 from extproc.app.demonstration.stage import HasUrl, gateway
 from extproc.sse.dialects import Dialect
-from tests.real_vllm.server import CHAT, TOKEN, VllmServer
+from tests.real_vllm.server import TOKEN, VllmServer
+from tests.streamed_request import StreamedRequest
 
 DEADLINE_S = 120.0
 POLL_S = 0.05
@@ -39,47 +40,6 @@ def process_of(server: VllmServer, part: Part) -> int:
     return server.process.pid if part is Part.API_SERVER else server.engine_pid()
 
 
-@dataclass(slots=True)
-class Client:
-    """One streamed request to the gateway. Before its first delta nothing is known of it but that it waits."""
-
-    request: asyncio.Task[Exchange] = field(init=False)
-    first_delta: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-
-    @classmethod
-    def ask(cls, session: aiohttp.ClientSession, front: str, body: dict[str, Any]) -> "Client":
-        client = cls()
-        client.request = asyncio.create_task(client._read(session, front, body))
-        return client
-
-    async def until_first_delta(self) -> None:
-        """Raises AssertionError where the request ends without one."""
-        delta = asyncio.create_task(self.first_delta.wait())
-        await asyncio.wait({delta, self.request}, return_when=asyncio.FIRST_COMPLETED)
-        delta.cancel()
-        assert self.first_delta.is_set(), self.request
-
-    async def leave(self) -> None:
-        """Hang up, whatever has come."""
-        self.request.cancel()
-        with suppress(asyncio.CancelledError):
-            await self.request
-
-    async def _read(self, session: aiohttp.ClientSession, front: str, body: dict[str, Any]) -> Exchange:
-        received = bytearray()
-        broken = None
-        async with session.post(front + CHAT, json=body) as answer:
-            try:
-                async for line in answer.content:
-                    received += line
-                    if line.startswith(b"data: {") and streamed_text(Dialect.CHAT, [json.loads(line[6:])]):
-                        self.first_delta.set()
-            except aiohttp.ClientError as error:
-                broken = repr(error)
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            return Exchange(status=answer.status, headers=headers, body=bytes(received), broken=broken)
-
-
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """A running one, and the servers behind it."""
@@ -89,8 +49,8 @@ class Gateway:
     servers: Sequence[VllmServer]
     session: aiohttp.ClientSession
 
-    def ask(self, body: dict[str, Any]) -> Client:
-        return Client.ask(self.session, self.front, body)
+    def ask(self, body: dict[str, Any]) -> StreamedRequest:
+        return StreamedRequest.send(self.session, self.front, json.dumps(body).encode())
 
     async def facts(self, exchange: Exchange) -> dict[str, Any]:
         """The journal's word about a request that a client has seen the end of."""

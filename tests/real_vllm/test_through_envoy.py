@@ -79,11 +79,11 @@ async def undisturbed(server: VllmServer, session: aiohttp.ClientSession, answer
 async def test_killed_in_prefill_gives_one_whole_answer_from_the_other(
     gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str], part: Part
 ) -> None:
-    client = gateway.ask(LONG_PREFILL)
+    request = gateway.ask(LONG_PREFILL)
     broken, other = await gateway.asked_and_other()
     try:
         os.kill(process_of(broken, part), signal.SIGKILL)
-        exchange = await client.request
+        exchange = await request.answer
         first, second = (await gateway.facts(exchange))["attempts"]
         assert first["attempt_id"] in attempts_at(broken)
     finally:
@@ -97,13 +97,13 @@ async def test_killed_with_every_token_computed_and_none_sent_gives_the_others_a
     gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str]
 ) -> None:
     """The API server is stopped in prefill, so nothing that the engine computes leaves it before it is killed."""
-    client = gateway.ask(LONG_PREFILL)
+    request = gateway.ask(LONG_PREFILL)
     broken, other = await gateway.asked_and_other()
     try:
         with stopped(process_of(broken, Part.API_SERVER)):
             await until_engine_idles(broken)
             os.kill(process_of(broken, Part.API_SERVER), signal.SIGKILL)
-        exchange = await client.request
+        exchange = await request.answer
     finally:
         broken.stop()
     assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
@@ -116,13 +116,13 @@ async def test_engine_killed_with_every_token_on_its_way_gives_one_whole_answer(
     gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str]
 ) -> None:
     """Whether the API server sees the tokens or the death of its engine first is its own affair; answers are never joined."""
-    client = gateway.ask(LONG_PREFILL)
+    request = gateway.ask(LONG_PREFILL)
     broken, other = await gateway.asked_and_other()
     try:
         with stopped(process_of(broken, Part.API_SERVER)):
             await until_engine_idles(broken)
             os.kill(process_of(broken, Part.ENGINE), signal.SIGKILL)
-        exchange = await client.request
+        exchange = await request.answer
     finally:
         broken.stop()
     assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
@@ -137,13 +137,13 @@ async def test_engine_killed_with_every_token_on_its_way_gives_one_whole_answer(
 async def test_killed_after_the_first_delta_ends_the_stream_and_starts_nothing(
     gateway: Gateway, session: aiohttp.ClientSession, part: Part
 ) -> None:
-    client = gateway.ask(LONG_DECODE)
-    await client.until_first_delta()
+    request = gateway.ask(LONG_DECODE)
+    await request.until_first_delta()
     broken, other = await gateway.asked_and_other()
     before = attempts_at(other)
     try:
         os.kill(process_of(broken, part), signal.SIGKILL)
-        exchange = await client.request
+        exchange = await request.answer
     finally:
         broken.stop()
     interruption(exchange)
@@ -161,15 +161,15 @@ async def test_cut_off_in_prefill_a_server_stops_by_itself_before_the_other_begi
     cuttable: tuple[Gateway, dict[int, Link]], session: aiohttp.ClientSession, answers: dict[str, str], direction: Direction
 ) -> None:
     gateway, links = cuttable
-    client = gateway.ask(LONG_PREFILL)
+    request = gateway.ask(LONG_PREFILL)
     cut_off, other = await gateway.asked_and_other()
     before = attempts_at(other)
     links[cut_off.port].cut(direction)
     while attempts_at(other).keys() == before.keys():
-        assert not client.request.done(), client.request
+        assert not request.answer.done(), request.answer
         await asyncio.sleep(0.005)
     at_cut_off = attempts_at(cut_off)
-    exchange = await client.request
+    exchange = await request.answer
     assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
     first, second = (await gateway.facts(exchange))["attempts"]
     assert (first["cause"], first["fence_proof"]) == ("uncertain", "lease_expired")
@@ -183,14 +183,14 @@ async def test_cut_off_after_the_first_delta_ends_the_stream_and_frees_the_slot(
     cuttable: tuple[Gateway, dict[int, Link]], session: aiohttp.ClientSession, direction: Direction
 ) -> None:
     gateway, links = cuttable
-    client = gateway.ask(LONG_DECODE)
-    await client.until_first_delta()
+    request = gateway.ask(LONG_DECODE)
+    await request.until_first_delta()
     cut_off, other = await gateway.asked_and_other()
     before = attempts_at(other)
     links[cut_off.port].cut(direction)
-    interruption(await client.request)
+    interruption(await request.answer)
     await cut_off.wait_until_running(session, 0)
-    (attempt,) = (await gateway.facts(await client.request))["attempts"]
+    (attempt,) = (await gateway.facts(await request.answer))["attempts"]
     assert attempts_at(cut_off)[attempt["attempt_id"]] == "stopped"
     assert attempts_at(other) == before
 
@@ -202,14 +202,14 @@ async def test_a_stopped_engine_keeps_its_request_while_its_lease_is_renewed(
     servers: list[VllmServer], session: aiohttp.ClientSession, tmp_path: Path, answers: dict[str, str]
 ) -> None:
     async with open_gateway(servers, session, tmp_path, SHORT_LEASE) as gateway:
-        client = gateway.ask(LONG_PREFILL)
+        request = gateway.ask(LONG_PREFILL)
         slow, other = await gateway.asked_and_other()
         before = attempts_at(other)
         with stopped(process_of(slow, Part.ENGINE)):
             # Not a wait for something to happen: for that long nothing may happen.
-            await asyncio.wait({client.request}, timeout=2.5 * LEASE_S)
-            assert not client.request.done(), client.request
-        exchange = await client.request
+            await asyncio.wait({request.answer}, timeout=2.5 * LEASE_S)
+            assert not request.answer.done(), request.answer
+        exchange = await request.answer
         assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
         assert len((await gateway.facts(exchange))["attempts"]) == 1
         assert attempts_at(other) == before
@@ -220,11 +220,11 @@ async def test_a_stopped_engine_costs_its_client_the_deadline_and_no_other_serve
 ) -> None:
     deadline = SHORT_LEASE | {"deadlines": {"first_delta_ms": 3_000}}
     async with open_gateway(servers, session, tmp_path, deadline) as gateway:
-        client = gateway.ask(LONG_PREFILL)
+        request = gateway.ask(LONG_PREFILL)
         slow, other = await gateway.asked_and_other()
         before = attempts_at(other)
         with stopped(process_of(slow, Part.ENGINE)):
-            exchange = await client.request
+            exchange = await request.answer
         assert (exchange.status, b"first_delta_deadline_exceeded" in exchange.body) == (504, True)
         facts = await gateway.facts(exchange)
         (attempt,) = facts["attempts"]
@@ -240,12 +240,12 @@ async def test_a_stopped_engine_costs_its_client_the_deadline_and_no_other_serve
 async def test_a_client_that_leaves_frees_the_slot_and_starts_nothing(
     gateway: Gateway, session: aiohttp.ClientSession, body: dict[str, Any]
 ) -> None:
-    client = gateway.ask(body)
+    request = gateway.ask(body)
     if body is LONG_DECODE:
-        await client.until_first_delta()
+        await request.until_first_delta()
     asked, other = await gateway.asked_and_other()
     at_asked, at_other = attempts_at(asked), attempts_at(other)
-    await client.leave()
+    await request.leave()
     await asked.wait_until_running(session, 0)
     (attempt_id,) = (attempt_id for attempt_id, state in at_asked.items() if state == "running")
     assert attempts_at(asked)[attempt_id] == "stopped"
