@@ -184,8 +184,8 @@ class Replica:
 
 
 async def answer_by_itself(attempt: Attempt) -> None:
-    """What readiness and health checks ask of a replica."""
-    found = attempt.path in ("/v1/models", "/health")
+    """What readiness and health checks ask of a replica that is well and has no metrics."""
+    found = attempt.path in ("/v1/models", "/health", "/v1/completions")
     await attempt.answer(b'{"object":"list","data":[{"id":"m"}]}', status="200 OK" if found else "404 Not Found")
 
 

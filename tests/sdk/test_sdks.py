@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from extproc.app.demonstration.run import break_first, gateway, mend
+from extproc.contract.headers import REQUEST_ID
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
@@ -23,6 +24,11 @@ TOKENS = 8
 LIMIT_S = 30.0
 WHOLE_TEXTS = {" ".join(f"{name}:{number}" for number in range(TOKENS)) for name in ("a", "b")}
 STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+
+
+def fault_of_attempts(**fields: Any) -> Fault:
+    """A fault that no health check meets."""
+    return Fault(header=REQUEST_ID, **fields)
 
 
 @dataclass
@@ -41,13 +47,14 @@ class Stage:
                 await asyncio.sleep(0.01)
 
     async def log(self) -> list[dict[str, Any]]:
-        """What reached the replicas since the last test."""
-        return [record for replica in self.replicas for record in await replica.log()]
+        """The attempts that reached the replicas since the last test. Health checks bear no request id."""
+        records = [record for replica in self.replicas for record in await replica.log()]
+        return [record for record in records if record["request_id"]]
 
     async def free(self) -> None:
         """Wait until no replica has a request any more."""
         async with asyncio.timeout(LIMIT_S):
-            while any([(await replica.state())["running"] for replica in self.replicas]):  # noqa: ASYNC110  (other processes)
+            while any([(await replica.state())["running"] for replica in self.replicas]):
                 await asyncio.sleep(0.01)
 
 
@@ -80,14 +87,14 @@ async def test_a_whole_answer(stage: Stage, sdk: Sdk, stream: bool) -> None:
 
 @STREAMED
 async def test_a_repeated_answer_is_whole_and_of_one_replica(stage: Stage, sdk: Sdk, stream: bool) -> None:
-    fault = Fault(where=Where.AFTER_HEADERS if stream else Where.IN_PREFILL, what=What.KILL, times=1)
+    fault = fault_of_attempts(where=Where.AFTER_HEADERS if stream else Where.IN_PREFILL, what=What.KILL, times=1)
     heard = await break_first(lambda: sdk.ask(stage.url, stream=stream), stage.replicas[0], fault)
     assert heard.error is None
     assert heard.text.strip() == " ".join(f"b:{number}" for number in range(TOKENS))
 
 
 async def test_the_terminal_event_raises_and_says_what_was_delivered(stage: Stage, sdk: Sdk) -> None:
-    fault = Fault(where=Where.MID_DECODE, what=What.KILL, deltas=3, times=1)
+    fault = fault_of_attempts(where=Where.MID_DECODE, what=What.KILL, deltas=3, times=1)
     heard = await break_first(lambda: sdk.ask(stage.url, stream=True), stage.replicas[0], fault)
     assert heard.text.strip() == "a:0 a:1 a:2"
     assert heard.error is not None
@@ -104,8 +111,8 @@ async def test_the_terminal_event_raises_and_says_what_was_delivered(stage: Stag
 @pytest.mark.parametrize(
     ("fault", "status", "code"),
     [
-        (Fault(where=Where.BEFORE_HEADERS, what=What.HTTP_ERROR, status=500), 502, "attempts_exhausted"),
-        (Fault(where=Where.BEFORE_HEADERS, what=What.HTTP_ERROR, status=503, retry_after_s=1), 503, "overloaded"),
+        (fault_of_attempts(where=Where.BEFORE_HEADERS, what=What.HTTP_ERROR, status=500), 502, "attempts_exhausted"),
+        (fault_of_attempts(where=Where.BEFORE_HEADERS, what=What.HTTP_ERROR, status=503, retry_after_s=1), 503, "overloaded"),
     ],
     ids=["failing", "overloaded"],
 )
@@ -125,7 +132,7 @@ async def test_id_03_an_exhausted_request_is_sent_once(
 
 async def test_a_client_that_leaves_early_frees_its_replica(stage: Stage, sdk: Sdk) -> None:
     for replica in stage.replicas:
-        await replica.set_faults(Fault(where=Where.AFTER_FIRST_DELTA, what=What.STALL))
+        await replica.set_faults(fault_of_attempts(where=Where.AFTER_FIRST_DELTA, what=What.STALL))
     heard = await sdk.ask(stage.url, stream=True, leave=True)
     await stage.free()
     assert heard.text.strip() in ("a:0", "b:0")
