@@ -3,11 +3,12 @@
 https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
 """
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from kubernetes_asyncio.client import Configuration
 
 URL_VARIABLE: Final = "DELTAFENCE_KUBERNETES_API"
 """Outside a pod: an address at which the API needs no credentials, such as that of ``kubectl proxy``."""
@@ -58,15 +59,14 @@ class ApiAccess:
             ca_file=account / "ca.crt",
         )
 
-    def headers(self) -> dict[str, str]:
-        """Headers of one request. Raises OSError where the token can't be read."""
-        headers = {"accept": "application/json", "user-agent": "deltafence"}
+    def configuration(self) -> Configuration:
+        """What kubernetes_asyncio needs to know. The token is read for each request."""
+        configuration = Configuration(host=self.url, ssl_ca_cert=None if self.ca_file is None else str(self.ca_file))
         if self.token_file is not None:
-            headers["authorization"] = f"Bearer {self.token_file.read_text(encoding='utf-8').strip()}"
-        return headers
+            configuration.api_key["BearerToken"] = ""  # that there will be one; the hook has the last word
+            configuration.refresh_api_key_hook = self._show_token
+        return configuration
 
-    def tls(self) -> ssl.SSLContext | None:
-        """What the server is verified with; None where the URL is plain HTTP."""
-        if not self.url.startswith("https://"):
-            return None
-        return ssl.create_default_context(cafile=self.ca_file)
+    def _show_token(self, configuration: Configuration) -> None:
+        assert self.token_file is not None
+        configuration.api_key["BearerToken"] = f"Bearer {self.token_file.read_text(encoding='utf-8').strip()}"

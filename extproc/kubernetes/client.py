@@ -1,11 +1,17 @@
-"""Requests to the API server, one at a time: list, watch, create. Every way in which they fail is an ApiError."""
+"""What we ask of an API server: list, watch, create. Every way in which that fails is an ApiError.
+
+The requests, the credentials and the watch's wire format are kubernetes_asyncio's; ours is only which collection is meant, and
+what a failure means to whoever keeps a picture of it (reflection.py).
+"""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, Self
 
 import aiohttp
+from kubernetes_asyncio import client as library
+from kubernetes_asyncio.client.exceptions import ApiException
+from kubernetes_asyncio.watch import Watch
 
 from extproc.kubernetes.access import ApiAccess
 from extproc.kubernetes.resources import Collection, Name, Object
@@ -15,10 +21,9 @@ WATCH_S: Final = 300
 SILENCE_S: Final = WATCH_S + 30
 """A watch that is silent for longer is broken without a word: the network lost it."""
 CALL_S: Final = 30
+CALL_TIMEOUT: Final = aiohttp.ClientTimeout(total=CALL_S)
 PAGE: Final = 500
 """Objects of one page of a list: what kubectl asks for."""
-LINE_BYTES_MAX: Final = 4 << 20
-"""Larger than any object that etcd takes (1.5 MiB), so that a server gone mad can't fill memory."""
 
 
 class ApiError(Exception):
@@ -55,22 +60,20 @@ class ApiClient:
 
     def __init__(self, access: ApiAccess) -> None:
         """Only inside a running event loop."""
-        self._access: Final = access
-        connector = aiohttp.TCPConnector(ssl=access.tls() or True)
-        self._session: Final = aiohttp.ClientSession(access.url, connector=connector)
+        self._api: Final = library.ApiClient(access.configuration())
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        await self._api.close()
 
     async def list(self, collection: Collection) -> tuple[list[Object], str]:
         """Every object, and the version to watch from. Raises ApiError."""
         objects: list[Object] = []
         parameters = {"limit": str(PAGE), **_selector(collection)}
         while True:
-            page = await self._json("GET", collection.path, parameters)
+            page = await self._call("GET", collection.path, parameters)
             try:
                 objects += [_named({"kind": collection.kind, **item}) for item in page["items"]]
                 version, more = str(page["metadata"]["resourceVersion"]), page["metadata"].get("continue")
@@ -82,47 +85,65 @@ class ApiClient:
 
     async def watch(self, collection: Collection, version: str) -> AsyncGenerator[tuple[str, Object], None]:
         """Type and object of each change from ``version`` on, until the server ends the watch. Raises ApiError."""
-        parameters = {
-            "watch": "1",
-            "resourceVersion": version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(WATCH_S),
-            **_selector(collection),
-        }
-        timeout = aiohttp.ClientTimeout(connect=CALL_S, sock_read=SILENCE_S)
-        async with self._request("GET", collection.path, parameters, timeout) as answer:
-            async for line in _lines(answer.content):
-                yield _event_of(line, collection)
+
+        async def open_watch(**options: object) -> aiohttp.ClientResponse:
+            parameters = {
+                "watch": "1",
+                "resourceVersion": str(options["resource_version"]),
+                "allowWatchBookmarks": "true",
+                "timeoutSeconds": str(options["timeout_seconds"]),
+                **_selector(collection),
+            }
+            timeout = aiohttp.ClientTimeout(connect=CALL_S, sock_read=SILENCE_S)
+            answer: aiohttp.ClientResponse = await self._call("GET", collection.path, parameters, timeout=timeout, whole=False)
+            return answer
+
+        watching = Watch()
+        try:
+            async for event in watching.stream(open_watch, resource_version=version, timeout_seconds=WATCH_S):
+                if isinstance(event, dict):
+                    yield _event_of(event, collection)
+                elif event.endswith("\n") and event.strip():
+                    raise ApiError(f"{collection}: a watch event that is no JSON")
+        except (ApiError, GeneratorExit):
+            raise
+        except ApiException as refusal:
+            raise _error_of(refusal, str(collection)) from refusal
+        except Exception as error:
+            # The library tells malformed events by a bare Exception, too long ones by a ValueError.
+            raise ApiError(f"{collection}: {type(error).__name__}: {error}") from error
+        finally:
+            await watching.close()
 
     async def create(self, path: str, body: Object) -> None:
         """Create one object. Raises ApiError."""
-        async with self._request("POST", path, {}, aiohttp.ClientTimeout(total=CALL_S), body) as answer:
-            await answer.read()
+        await self._call("POST", path, {}, body=body)
 
-    async def _json(self, method: str, path: str, parameters: Mapping[str, str]) -> Any:  # noqa: ANN401  (JSON)
-        async with self._request(method, path, parameters, aiohttp.ClientTimeout(total=CALL_S)) as answer:
-            try:
-                return await answer.json(content_type=None)
-            except ValueError as error:
-                raise ApiError(f"{path}: an answer that is no JSON") from error
-
-    @asynccontextmanager
-    async def _request(
+    async def _call(
         self,
         method: str,
         path: str,
         parameters: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,
+        *,
         body: Object | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        timeout: aiohttp.ClientTimeout = CALL_TIMEOUT,
+        whole: bool = True,
+    ) -> Any:  # noqa: ANN401  (JSON, or the open answer of a watch)
         try:
-            headers = self._access.headers()
-            async with self._session.request(
-                method, path, params=parameters, headers=headers, timeout=timeout, json=body, allow_redirects=False
-            ) as answer:
-                if answer.status >= 300:
-                    raise _ERRORS.get(answer.status, ApiError)(f"{path}: {answer.status} {await _message_of(answer)}")
-                yield answer
+            return await self._api.call_api(
+                path,
+                method,
+                query_params=list(parameters.items()),
+                header_params={"Accept": "application/json", "User-Agent": "deltafence"},
+                body=body,
+                response_types_map=dict.fromkeys((200, 201), "object"),
+                auth_settings=["BearerToken"],
+                _return_http_data_only=True,
+                _preload_content=whole,
+                _request_timeout=timeout,
+            )
+        except ApiException as refusal:
+            raise _error_of(refusal, path) from refusal
         except (aiohttp.ClientError, OSError) as error:
             raise ApiError(f"{path}: {type(error).__name__}: {error}") from error
 
@@ -131,36 +152,25 @@ def _selector(collection: Collection) -> dict[str, str]:
     return {"labelSelector": collection.label_selector} if collection.label_selector else {}
 
 
-async def _message_of(answer: aiohttp.ClientResponse) -> str:
+def _error_of(refusal: ApiException, where: str) -> ApiError:
+    return _ERRORS.get(refusal.status, ApiError)(f"{where}: {refusal.status} {_message_of(refusal)}")
+
+
+def _message_of(refusal: ApiException) -> str:
     """The ``message`` of a Status object, else the beginning of whatever came."""
-    text = (await answer.content.read(4096)).decode(errors="replace")
+    text = refusal.body or refusal.reason or ""
     try:
         return str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):
-        return text[:200]
+        return str(text)[:200]
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines; an unfinished one at the end of a broken connection is dropped."""
-    rest = b""
-    async for chunk in content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LINE_BYTES_MAX:
-            raise ApiError(f"a watch event of more than {LINE_BYTES_MAX} bytes")
-        for line in lines:
-            if line.strip():
-                yield line
-
-
-def _event_of(line: bytes, collection: Collection) -> tuple[str, Object]:
+def _event_of(event: dict[str, Any], collection: Collection) -> tuple[str, Object]:
     try:
-        event = json.loads(line)
-        kind, found = str(event["type"]), event["object"]
-        if kind == "ERROR":
-            raise _ERRORS.get(found.get("code"), ApiError)(f"{collection}: {found.get('code')} {found.get('message')}")
+        kind, found = str(event["type"]), event["raw_object"]
         found["metadata"]["resourceVersion"]
         return kind, found if kind == "BOOKMARK" else _named({"kind": collection.kind, **found})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ApiError(f"{collection}: a watch event that makes no sense ({error!r})") from error
 
 
