@@ -70,6 +70,11 @@ class ScriptedReplica:
         async with self.changed:
             await self.changed.wait_for(lambda: sum(asked.endswith(path) for asked in self.asked) >= times)
 
+    async def until_quiet(self) -> None:
+        """No connection is open."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: not self.connections)
+
     async def until_left(self, path: str) -> None:
         async with self.changed:
             await self.changed.wait_for(lambda: path in self.left)
