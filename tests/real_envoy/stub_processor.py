@@ -34,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--admin")
     parser.add_argument("--replica", action="append", required=True)
     parser.add_argument("--policy")
+    parser.add_argument("--journal")
     parser.add_argument("--token-file")
     return parser.parse_args()
 

@@ -165,8 +165,9 @@ async def test_ipv6_addresses_and_a_replica_by_name(start_up, replica, client) -
     assert (await client.get(f"{run.admin}/readyz")).status_code == 200
 
 
-async def test_several_processors_share_the_requests(start_up, replica, client) -> None:
-    run = await start_up("--processors", 2, "--replica", replica.address, command=STUB)
+async def test_several_processors_share_the_requests(start_up, replica, client, tmp_path) -> None:
+    journal = ("--journal", tmp_path / "journal.db")
+    run = await start_up("--processors", 2, *journal, "--replica", replica.address, command=STUB)
     url = await run.ready()
     async with client.stream("POST", f"{url}/v1/chat/completions", json=CHAT) as answer:
         assert await anext(answer.aiter_lines()) == "data: one"
