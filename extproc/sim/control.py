@@ -1,5 +1,6 @@
 """The simulator's own routes: faults, hangs, evidence. Times are CLOCK_MONOTONIC seconds."""
 
+import asyncio
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from extproc.sim.engine import Engine
 from extproc.sim.faults import decode_fault
 from extproc.sim.settings import MetricsMode
 from extproc.sim.state import Replica
+from extproc.sim.strikes import ENGINE_DEATH_DELAY_MS
 
 
 class ControlPages:
@@ -30,6 +32,8 @@ class ControlPages:
             Route("/sim/metrics", self.metrics, methods=["POST"]),
             Route("/sim/hang", self.hang, methods=["POST"]),
             Route("/sim/unhang", self.unhang, methods=["POST"]),
+            Route("/sim/release", self.release, methods=["POST"]),
+            Route("/sim/die", self.die, methods=["POST"]),
             Route("/sim/reset", self.reset, methods=["POST"]),
         ]
 
@@ -82,11 +86,25 @@ class ControlPages:
             engine.unhang()
         return await self.state(request)
 
+    async def release(self, request: Request) -> Response:
+        """Let everything go on that a ``hold`` has stopped."""
+        for engine in self._chosen(request):
+            engine.release()
+        return await self.state(request)
+
+    async def die(self, request: Request) -> Response:
+        """The engine dies as by the fault ``engine_death``: in-band errors, then the process ends with status 0 (HL-11)."""
+        for engine in self._chosen(request):
+            engine.die()
+        asyncio.get_running_loop().call_later(ENGINE_DEATH_DELAY_MS / 1000, os._exit, 0)
+        return await self.state(request)
+
     async def reset(self, request: Request) -> Response:
-        """No faults, no hang, normal metrics, an empty log: as for the next test. Requests that still run stay."""
+        """No faults, nothing held or hung, normal metrics, an empty log: as for the next test. Requests that still run stay."""
         self.replica.faults.arm(())
         self.replica.metrics = self.replica.settings.metrics
         self.replica.log.clear()
+        await self.release(request)
         return await self.unhang(request)
 
     def _chosen(self, request: Request) -> list[Engine]:

@@ -82,6 +82,7 @@ class Engine:
     _running: list[Sequence] = field(default_factory=list)
     _slots: asyncio.Semaphore = field(init=False)
     _moving: asyncio.Event = field(default_factory=asyncio.Event)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
     _frozen: EngineReadings | None = None
     _stopping: bool = False
     _steps: int = 0
@@ -118,10 +119,22 @@ class Engine:
     def die(self) -> None:
         self.dead = True
         self.unhang()
+        self.release()
 
     def abort_all(self) -> None:
         self._stopping = True
         self.unhang()
+        self.release()
+
+    async def hold(self) -> None:
+        """Wait for ``release``. Raises EngineError, EngineAborted where the engine has ended meanwhile."""
+        await self._released.wait()
+        self.check()
+
+    def release(self) -> None:
+        """Let go on what is held now; what is held later waits for the next release."""
+        self._released.set()
+        self._released = asyncio.Event()
 
     def check(self) -> None:
         """Raises EngineError, EngineAborted."""

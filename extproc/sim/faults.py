@@ -3,9 +3,13 @@
 A fault belongs to requests in their order of arrival: ``times=1`` is for the first matching request, however that one ends.
 """
 
+import hashlib
+import itertools
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 
@@ -68,6 +72,8 @@ class What(StrEnum):
     """The finish reason ``abort``, then the ordinary end."""
     STALL = "stall"
     """Nothing more is sent; connection and slot stay until the client leaves."""
+    HOLD = "hold"
+    """Nothing more is sent until ``/sim/release``; then the request goes on, unless its engine has ended."""
     SLOW = "slow"
     """Decode steps take ``factor`` times as long from here on."""
     GARBAGE = "garbage"
@@ -90,9 +96,20 @@ NOT_STREAMING: Final = frozenset(
 """The places of an answer that is not streamed, in their order: its headers go out when it is complete."""
 STREAMING: Final = frozenset(Where) - {Where.MID_BODY}
 BREAKING: Final = frozenset(
-    {What.KILL, What.EXIT, What.FREEZE, What.RESET, What.CLOSE, What.MALFORMED, What.EOF, What.STALL, What.GARBAGE}
+    {
+        What.KILL,
+        What.EXIT,
+        What.FREEZE,
+        What.RESET,
+        What.CLOSE,
+        What.MALFORMED,
+        What.EOF,
+        What.STALL,
+        What.HOLD,
+        What.GARBAGE,
+    }
 )
-"""What makes sense in the middle of an event: nothing well-formed can follow it."""
+"""What makes sense in the middle of an event: nothing well-formed can follow it. What is held there can only be ended there."""
 DEFAULT_DELTAS: Final = {Where.MID_DECODE: 3}
 
 
@@ -106,6 +123,9 @@ class Fault:
     """For the places that count deltas; 3 for mid_decode, else 0."""
     times: int | None = None
     """For this many matching requests; None: for all."""
+    nth: int | None = None
+    """For the n-th (from 1) of all requests with this ``header`` at all replicas that share a ``--claims`` directory: with a
+    header that one logical request alone has, the request's n-th attempt."""
     body_contains: str = ""
     """Only for requests whose body contains this."""
     header: str = ""
@@ -123,6 +143,8 @@ class Fault:
             raise ValueError(f"http_error is possible before_headers only, not {self.where}")
         if self.where in (Where.INSIDE_EVENT, Where.MID_BODY) and self.what not in BREAKING:
             raise ValueError(f"{self.what} can't follow half of an event ({self.where})")
+        if self.nth is not None and not self.header:
+            raise ValueError("nth counts the requests with a header; none is given")
         if self.what is What.ABORT and self.where in (Where.AFTER_FINISH, Where.AFTER_DONE):
             raise ValueError(f"abort is a finish; it can't come {self.where}")
 
@@ -152,6 +174,7 @@ class Fault:
 _READERS: Final[dict[str, type]] = {
     "deltas": int,
     "times": int,
+    "nth": int,
     "status": int,
     "retry_after_s": int,
     "delay_ms": float,
@@ -194,12 +217,16 @@ class _Armed:
 
 @dataclass(slots=True)
 class FaultBook:
-    """The faults that are armed now."""
+    """The faults that are armed now. ``claims``: the directory in which replicas count together; needed for ``nth``."""
 
+    claims: Path | None = None
     _armed: list[_Armed] = field(default_factory=list)
 
     def arm(self, faults: Iterable[Fault]) -> None:
-        """Replace all faults."""
+        """Replace all faults. Raises ValueError for an ``nth`` without a directory to count in."""
+        faults = tuple(faults)
+        if self.claims is None and any(fault.nth is not None for fault in faults):
+            raise ValueError("nth needs --claims, a directory that the replicas share")
         self._armed = [_Armed(fault, fault.times) for fault in faults]
 
     def claim(self, *, stream: bool, body: bytes, headers: Mapping[str, str]) -> tuple[Fault, ...]:
@@ -207,9 +234,24 @@ class FaultBook:
         claimed = [
             armed for armed in self._armed if armed.left != 0 and armed.fault.is_for(stream=stream, body=body, headers=headers)
         ]
+        counted = {armed.fault.header for armed in claimed if armed.fault.nth is not None}
+        numbers = {header: self._count(header) for header in counted}
+        claimed = [armed for armed in claimed if armed.fault.nth in (None, numbers.get(armed.fault.header))]
         for armed in claimed:
             armed.left = None if armed.left is None else armed.left - 1
         return tuple(armed.fault for armed in claimed)
+
+    def _count(self, header: str) -> int:
+        """Which of the requests with this header, at all replicas together, the one that has just arrived is."""
+        assert self.claims is not None, "arm() refuses nth without claims"
+        name = hashlib.sha256(header.encode()).hexdigest()
+        for number in itertools.count(1):
+            try:
+                os.close(os.open(self.claims / f"{name}.{number}", os.O_CREAT | os.O_EXCL))  # one of all processes succeeds
+            except FileExistsError:
+                continue
+            return number
+        raise AssertionError("counting has no end")
 
     def listing(self) -> list[dict[str, Any]]:
         """Each fault as a JSON object, with the number of requests that it is still ``left`` for (null: all)."""

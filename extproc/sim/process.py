@@ -123,8 +123,16 @@ class ReplicaProcess:
     async def unhang(self) -> None:
         await self._call("POST", "/sim/unhang")
 
+    async def release(self) -> None:
+        """Let everything go on that a ``hold`` has stopped."""
+        await self._call("POST", "/sim/release")
+
+    async def die(self) -> None:
+        """Let the engine die; the process follows."""
+        await self._call("POST", "/sim/die")
+
     async def reset(self) -> None:
-        """No faults, no hang, an empty log."""
+        """No faults, nothing held or hung, an empty log."""
         await self._call("POST", "/sim/reset")
 
     async def log(self) -> list[dict[str, Any]]:

@@ -56,6 +56,7 @@ class Settings:
     tool_url: str = _option("", 'called during attempts whose body contains "sim_tool"')
     metrics: MetricsMode = _option(MetricsMode.NORMAL, "what /metrics answers")  # noqa: RUF009  (a field, not a value)
     faults: tuple[Fault, ...] = _option((), "WHERE:WHAT[,key=value...], for example mid_decode:reset,deltas=3,times=1")
+    claims: str = _option("", "a directory that replicas share, to count the requests of a fault with `nth` together")
     record_limit: int = _option(10_000, "requests that /sim/log keeps; 0: none")
     die_with_parent: bool = _option(False, "be killed when the starting process ends (Linux)")
 

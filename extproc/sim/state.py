@@ -1,6 +1,7 @@
 """One replica's state: its engines, its armed faults, its log."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from extproc.sim.engine import Engine
 from extproc.sim.faults import FaultBook
@@ -14,7 +15,7 @@ class Replica:
 
     settings: Settings
     engines: tuple[Engine, ...] = field(init=False)
-    faults: FaultBook = field(default_factory=FaultBook)
+    faults: FaultBook = field(init=False)
     log: RequestLog = field(init=False)
     metrics: MetricsMode = field(init=False)
 
@@ -22,6 +23,7 @@ class Replica:
         self.engines = tuple(Engine(self.settings, str(number)) for number in range(self.settings.engines))
         self.log = RequestLog(self.settings.record_limit)
         self.metrics = self.settings.metrics
+        self.faults = FaultBook(Path(self.settings.claims) if self.settings.claims else None)
         self.faults.arm(self.settings.faults)
 
     @property

@@ -86,6 +86,10 @@ async def _stall(strikes: Strikes, fault: Fault) -> None:
     await _forever()
 
 
+async def _hold(strikes: Strikes, fault: Fault) -> None:
+    await strikes.engine.hold()
+
+
 async def _forever() -> None:
     # Ends with the client's disconnect (or the guard's cancel), which cancels this task. A return would make uvicorn report an
     # unfinished answer.
@@ -146,6 +150,7 @@ _ACTS: Final[dict[What, Callable[[Strikes, Fault], Awaitable[None]]]] = {
     What.ERROR_EVENT: _error_event,
     What.ABORT: _abort,
     What.STALL: _stall,
+    What.HOLD: _hold,
     What.SLOW: _slow,
     What.HTTP_ERROR: _http_error,
 }

@@ -7,6 +7,7 @@ FULL = Fault(
     what=What.RESET,
     deltas=2,
     times=1,
+    nth=2,
     body_contains="marker",
     header="x-test=1",
     delay_ms=1.5,
@@ -33,6 +34,7 @@ def test_fault_survives_text_and_json(fault: Fault) -> None:
         ("inside_event:abort", "can't follow half of an event"),
         ("mid_body:error_event", "can't follow half of an event"),
         ("after_done:abort", "abort is a finish"),
+        ("after_role:kill,nth=2", "nth counts the requests with a header"),
         ("after_role:kill,colour=red", "unknown key in a fault: colour"),
         ("after_role:kill,times=many", "many"),
     ],
@@ -103,3 +105,8 @@ def test_fault_is_only_for_requests_that_can_reach_it(where: Where, what: What, 
 )
 def test_counting_place_is_reached_at_one_count(fault: Fault, deltas: int) -> None:
     assert [count for count in range(10) if fault.is_at(fault.where, count)] == [deltas]
+
+
+def test_fault_for_the_nth_attempt_needs_a_place_to_count_in() -> None:
+    with pytest.raises(ValueError, match="nth needs --claims"):
+        book_of(nth=1, header="x-mark")

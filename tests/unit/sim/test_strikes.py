@@ -261,6 +261,39 @@ async def test_dead_engine_fails_every_stream_and_then_ends_the_process(own_repl
         assert await replica.wait() == 0
 
 
+async def test_held_request_goes_on_when_it_is_released(replica: ReplicaProcess, send: Send) -> None:
+    await replica.set_faults(Fault(where=Where.AFTER_FIRST_DELTA, what=What.HOLD))
+    exchange = await send(replica)
+    await exchange.read_until(b"r1:0 ")
+    assert (await replica.state())["running"] == 1
+    await replica.release()
+    assert (await exchange.read_to_end()).text == "r1:0 r1:1 r1:2 r1:3 r1:4 "
+    assert (await replica.log())[0]["fault"] == "after_first_delta:hold"
+
+
+async def test_held_request_fails_with_its_engine(own_replica: Callable[..., object], send: Send) -> None:
+    async with own_replica(faults=(Fault(where=Where.AFTER_FIRST_DELTA, what=What.HOLD),)) as replica:
+        exchange = await send(replica)
+        await exchange.read_until(b"r1:0 ")
+        await replica.die()
+        await exchange.read_to_end()
+        assert (exchange.text, b"EngineCore encountered an issue" in exchange.body) == ("r1:0 ", True)
+        assert await replica.wait() == 0
+
+
+async def test_replicas_that_share_claims_count_attempts_together(
+    own_replica: Callable[..., object], send: Send, tmp_path: Path
+) -> None:
+    fault = Fault(where=Where.BEFORE_HEADERS, what=What.HTTP_ERROR, nth=2, header="x-mark=1")
+    async with (
+        own_replica(claims=str(tmp_path), faults=(fault,)) as one,
+        own_replica(claims=str(tmp_path), faults=(fault,)) as other,
+    ):
+        asked = [(one, "1"), (one, "2"), (other, "1"), (one, "1")]
+        answers = [await (await send(replica, headers={"x-mark": mark})).read_to_end() for replica, mark in asked]
+        assert [answer.status for answer in answers] == [200, 200, 503, 200]
+
+
 @pytest.mark.parametrize(
     ("where", "what", "end", "published"),
     [
