@@ -1,6 +1,6 @@
 """What must be equal for a repeat, and what must be equal for its prefix to be found in another replica's cache (R8).
 
-**Identity**: model revision, tokenizer, chat template, adapters and their order. A repeat goes only to a replica of the
+**Identity**: model, where its weights came from, their revision, tokenizer, chat template, adapters and their order. A repeat goes only to a replica of the
 same identity, for its answer must be one that the first replica could have given.
 
 **Fingerprint**: the identity, and everything that decides what lies in the KV cache: quantization, attention, KV dtype,
@@ -8,15 +8,16 @@ parallelism and block layout. Only between equal fingerprints may the estimate o
 prefix cache shortens a repeat, it moves nothing.
 
 Facts come from three places, which may each know some of them: what the operator declares (labels or annotations
-``deltafence.io/…``), the server's flags, and what the server shows (``/v1/models``, ``vllm:cache_config_info``). Two that
-disagree are an error, never a choice. A fact that nobody knows is ``None``: for an identity None equals None, since what is
-declared nowhere can't differ by declaration; a fingerprint with a None equals nothing.
+``deltafence.io/…``, or a file), the server's flags (its guard reads them), and what the server shows (``/v1/models``,
+``vllm:cache_config_info``). Two that disagree are an error, never a choice. A fact that nobody knows is ``None``: for an
+identity None equals None, since what nobody tells of either can't be told apart; a fingerprint with a None equals nothing.
+A replica of which nothing at all could be learnt has no identity, and equals none (docs/identity.md).
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 LABEL_PREFIX: Final = "deltafence.io/"
@@ -32,8 +33,10 @@ class Facts:
 
     model: str | None = None
     """The name that clients ask for."""
+    root: str | None = None
+    """Where the weights were loaded from: a path, or a name in a model hub."""
     revision: str | None = None
-    """Of the weights: a commit, a tag, or any name that changes when they do."""
+    """Of the weights there: a commit, a tag, or any name that changes when they do."""
     tokenizer: str | None = None
     chat_template: str | None = None
     adapters: tuple[str, ...] | None = None
@@ -62,6 +65,11 @@ class Facts:
                 raise ConflictingFactsError(f"{field.name} is {mine!r} by one source and {theirs!r} by another")
         return Facts(**values)
 
+    def filled(self, other: "Facts") -> "Facts":
+        """These facts, and the other's where these know none."""
+        mine = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+        return replace(other, **mine)
+
     @property
     def identity(self) -> "Identity":
         """The part that a repeat asks for."""
@@ -79,6 +87,7 @@ class Identity:
     """Equal identities may repeat one another's requests."""
 
     model: str | None
+    root: str | None
     revision: str | None
     tokenizer: str | None
     chat_template: str | None
@@ -141,20 +150,19 @@ def read_flags(arguments: Sequence[str]) -> Facts:
         else:
             value = argument
         if not flag:
-            given.setdefault("model_path", value)
+            given.setdefault("root", value)
         elif flag == "--lora-modules":
             adapters.append(_adapter_of(value))
         elif flag in FLAGS:
             given.setdefault(FLAGS[flag], value)
-    path = given.pop("model_path", None)
-    if path is not None:
-        given.setdefault("model", path)
+    if "root" in given:
+        given.setdefault("model", given["root"])
     facts = _facts_from_text(given)
     return facts.merged(Facts(adapters=tuple(adapters))) if adapters else facts
 
 
 def read_models(document: object) -> Facts:
-    """Facts from the JSON of ``/v1/models``: the one base model's name, and the adapters loaded on it. Raises ValueError.
+    """Facts from the JSON of ``/v1/models``: the one base model's name and root, and the adapters loaded on it. Raises ValueError.
 
     Adapters are the cards with a parent. More than one base card is several names of one model (``--served-model-name a b``); the
     first is its main one.
@@ -162,10 +170,15 @@ def read_models(document: object) -> Facts:
     cards = document.get("data") if isinstance(document, dict) else None
     if not isinstance(cards, list) or not all(isinstance(card, dict) and isinstance(card.get("id"), str) for card in cards):
         raise ValueError("not a list of models")
-    bases = [card["id"] for card in cards if card.get("parent") is None]
+    bases = [card for card in cards if card.get("parent") is None]
     if not bases:
         raise ValueError("no model in the list")
-    return Facts(model=bases[0], adapters=tuple(_shown_adapter(card) for card in cards if card.get("parent") is not None))
+    root = bases[0].get("root")
+    return Facts(
+        model=bases[0]["id"],
+        root=root if isinstance(root, str) else None,
+        adapters=tuple(_shown_adapter(card) for card in cards if card.get("parent") is not None),
+    )
 
 
 def read_cache_config(page: str) -> Facts:
@@ -179,7 +192,7 @@ def read_cache_config(page: str) -> Facts:
 
 
 FLAGS: Final = {
-    "--model": "model_path",
+    "--model": "root",
     "--served-model-name": "model",
     "--revision": "revision",
     "--tokenizer": "tokenizer",
@@ -247,6 +260,7 @@ def _number(name: str, text: str) -> int:
 
 _READERS: Final[dict[str, Callable[[str], Facts]]] = {
     "model": lambda text: Facts(model=text),
+    "root": lambda text: Facts(root=text),
     "revision": lambda text: Facts(revision=text),
     "tokenizer": lambda text: Facts(tokenizer=text),
     "chat_template": lambda text: Facts(chat_template=text),

@@ -93,12 +93,16 @@ class VllmServer:
             assert self.process is not None
             if self.process.poll() is not None:
                 break
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                async with session.get(f"{self.url}/v1/models", timeout=aiohttp.ClientTimeout(total=2)) as response:
-                    if response.status == 200:
-                        return
+            if await self.is_ready(session):
+                return
             await asyncio.sleep(0.5)
         raise AssertionError(f"vLLM did not start:\n{self.log.read_text()[-4000:]}")
+
+    async def is_ready(self, session: aiohttp.ClientSession) -> bool:
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with session.get(f"{self.url}/v1/models", timeout=aiohttp.ClientTimeout(total=2)) as response:
+                return response.status == 200
+        return False
 
     def engine_pid(self) -> int:
         """The process that computes, a descendant of the API server."""

@@ -6,7 +6,8 @@ What the servers themselves say is part of each proof: their guards' records, by
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import aiohttp
 import pytest
 
 from extproc.sim.link import Direction, Link, start_link
+from tests.real_vllm.conftest import ENVIRONMENT
 from tests.real_vllm.gateway import (
     Gateway,
     Part,
@@ -25,7 +27,7 @@ from tests.real_vllm.gateway import (
     until_engine_idles,
     whole_text,
 )
-from tests.real_vllm.server import CHAT, VllmServer, chat, long_prompt
+from tests.real_vllm.server import CHAT, READY_DEADLINE_S, VllmServer, chat, free_port, long_prompt
 
 TOKENS = 16
 LONG_PREFILL = chat(prompt=long_prompt(6_000), max_tokens=TOKENS) | {"stream_options": {"include_usage": True}}
@@ -36,6 +38,32 @@ LEASE_S = 2
 SHORT_LEASE: dict[str, Any] = {"lease": {"ttl_ms": LEASE_S * 1_000, "cancel_timeout_ms": 500}}
 EITHER_PART = pytest.mark.parametrize("part", list(Part))
 EITHER_CUT = pytest.mark.parametrize("direction", [Direction.BOTH, Direction.FROM_REPLICA], ids=["both-ways", "towards-gateway"])
+
+
+@pytest.fixture(scope="module")
+def three(launched: list[VllmServer], model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VllmServer]]:
+    """One server more than is needed: while one is started again after its end, two are left for the next test."""
+    third = VllmServer(environment=ENVIRONMENT, model=model, folder=tmp_path_factory.mktemp("vllm"), port=free_port())
+    try:
+        third.start()
+        yield [*launched, third]
+    finally:
+        third.stop()
+
+
+@pytest.fixture
+async def servers(three: list[VllmServer], session: aiohttp.ClientSession) -> list[VllmServer]:
+    """Two of them that are ready and idle."""
+    for server in three:
+        if server.process is None:
+            server.start()
+    deadline = time.monotonic() + READY_DEADLINE_S
+    while len(ready := [server for server in three if await server.is_ready(session)]) < 2:
+        assert time.monotonic() < deadline, [server.log.read_text()[-2000:] for server in three]
+        await asyncio.sleep(0.5)
+    for server in ready[:2]:
+        await server.wait_until_running(session, 0)
+    return ready[:2]
 
 
 @pytest.fixture
@@ -70,87 +98,6 @@ async def undisturbed(server: VllmServer, session: aiohttp.ClientSession, answer
         async with session.post(server.url + CHAT, json=body) as response:
             answers["text"] = (await response.json())["choices"][0]["message"]["content"]
     return answers["text"]
-
-
-# --- R17.1 and R17.2: killed before anything was delivered ---
-
-
-@EITHER_PART
-async def test_killed_in_prefill_gives_one_whole_answer_from_the_other(
-    gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str], part: Part
-) -> None:
-    request = gateway.ask(LONG_PREFILL)
-    broken, other = await gateway.asked_and_other()
-    try:
-        os.kill(process_of(broken, part), signal.SIGKILL)
-        exchange = await request.answer
-        first, second = (await gateway.facts(exchange))["attempts"]
-        assert first["attempt_id"] in attempts_at(broken)
-    finally:
-        broken.stop()
-    assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
-    assert first["fence_proof"] == {Part.API_SERVER: "connection_refused", Part.ENGINE: "ended_by_itself"}[part]
-    assert attempts_at(other)[second["attempt_id"]] == "finished"
-
-
-async def test_killed_with_every_token_computed_and_none_sent_gives_the_others_answer_alone(
-    gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str]
-) -> None:
-    """The API server is stopped in prefill, so nothing that the engine computes leaves it before it is killed."""
-    request = gateway.ask(LONG_PREFILL)
-    broken, other = await gateway.asked_and_other()
-    try:
-        with stopped(process_of(broken, Part.API_SERVER)):
-            await until_engine_idles(broken)
-            os.kill(process_of(broken, Part.API_SERVER), signal.SIGKILL)
-        exchange = await request.answer
-    finally:
-        broken.stop()
-    assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
-    first, second = (await gateway.facts(exchange))["attempts"]
-    assert first["fence_proof"] == "connection_refused"
-    assert attempts_at(other)[second["attempt_id"]] == "finished"
-
-
-async def test_engine_killed_with_every_token_on_its_way_gives_one_whole_answer(
-    gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str]
-) -> None:
-    """Whether the API server sees the tokens or the death of its engine first is its own affair; answers are never joined."""
-    request = gateway.ask(LONG_PREFILL)
-    broken, other = await gateway.asked_and_other()
-    try:
-        with stopped(process_of(broken, Part.API_SERVER)):
-            await until_engine_idles(broken)
-            os.kill(process_of(broken, Part.ENGINE), signal.SIGKILL)
-        exchange = await request.answer
-    finally:
-        broken.stop()
-    assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
-    proofs = [attempt["fence_proof"] for attempt in (await gateway.facts(exchange))["attempts"]]
-    assert proofs in ([None], ["ended_by_itself", None])
-
-
-# --- R17.3: killed after the first delta ---
-
-
-@EITHER_PART
-async def test_killed_after_the_first_delta_ends_the_stream_and_starts_nothing(
-    gateway: Gateway, session: aiohttp.ClientSession, part: Part
-) -> None:
-    request = gateway.ask(LONG_DECODE)
-    await request.until_first_delta()
-    broken, other = await gateway.asked_and_other()
-    before = attempts_at(other)
-    try:
-        os.kill(process_of(broken, part), signal.SIGKILL)
-        exchange = await request.answer
-    finally:
-        broken.stop()
-    interruption(exchange)
-    facts = await gateway.facts(exchange)
-    assert (facts["outcome"], len(facts["attempts"])) == ("interrupted", 1)
-    assert attempts_at(other) == before
-    assert await other.running(session) == 0
 
 
 # --- R17.4: alive, and cut off ---
@@ -250,3 +197,84 @@ async def test_a_client_that_leaves_frees_the_slot_and_starts_nothing(
     (attempt_id,) = (attempt_id for attempt_id, state in at_asked.items() if state == "running")
     assert attempts_at(asked)[attempt_id] == "stopped"
     assert attempts_at(other) == at_other
+
+
+# --- R17.1 and R17.2: killed before anything was delivered ---
+
+
+@EITHER_PART
+async def test_killed_in_prefill_gives_one_whole_answer_from_the_other(
+    gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str], part: Part
+) -> None:
+    request = gateway.ask(LONG_PREFILL)
+    broken, other = await gateway.asked_and_other()
+    try:
+        os.kill(process_of(broken, part), signal.SIGKILL)
+        exchange = await request.answer
+        first, second = (await gateway.facts(exchange))["attempts"]
+        assert first["attempt_id"] in attempts_at(broken)
+    finally:
+        broken.stop()
+    assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
+    assert first["fence_proof"] == {Part.API_SERVER: "connection_refused", Part.ENGINE: "ended_by_itself"}[part]
+    assert attempts_at(other)[second["attempt_id"]] == "finished"
+
+
+async def test_killed_with_every_token_computed_and_none_sent_gives_the_others_answer_alone(
+    gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str]
+) -> None:
+    """The API server is stopped in prefill, so nothing that the engine computes leaves it before it is killed."""
+    request = gateway.ask(LONG_PREFILL)
+    broken, other = await gateway.asked_and_other()
+    try:
+        with stopped(process_of(broken, Part.API_SERVER)):
+            await until_engine_idles(broken)
+            os.kill(process_of(broken, Part.API_SERVER), signal.SIGKILL)
+        exchange = await request.answer
+    finally:
+        broken.stop()
+    assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
+    first, second = (await gateway.facts(exchange))["attempts"]
+    assert first["fence_proof"] == "connection_refused"
+    assert attempts_at(other)[second["attempt_id"]] == "finished"
+
+
+async def test_engine_killed_with_every_token_on_its_way_gives_one_whole_answer(
+    gateway: Gateway, session: aiohttp.ClientSession, answers: dict[str, str]
+) -> None:
+    """Whether the API server sees the tokens or the death of its engine first is its own affair; answers are never joined."""
+    request = gateway.ask(LONG_PREFILL)
+    broken, other = await gateway.asked_and_other()
+    try:
+        with stopped(process_of(broken, Part.API_SERVER)):
+            await until_engine_idles(broken)
+            os.kill(process_of(broken, Part.ENGINE), signal.SIGKILL)
+        exchange = await request.answer
+    finally:
+        broken.stop()
+    assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
+    proofs = [attempt["fence_proof"] for attempt in (await gateway.facts(exchange))["attempts"]]
+    assert proofs in ([None], ["ended_by_itself", None])
+
+
+# --- R17.3: killed after the first delta ---
+
+
+@EITHER_PART
+async def test_killed_after_the_first_delta_ends_the_stream_and_starts_nothing(
+    gateway: Gateway, session: aiohttp.ClientSession, part: Part
+) -> None:
+    request = gateway.ask(LONG_DECODE)
+    await request.until_first_delta()
+    broken, other = await gateway.asked_and_other()
+    before = attempts_at(other)
+    try:
+        os.kill(process_of(broken, part), signal.SIGKILL)
+        exchange = await request.answer
+    finally:
+        broken.stop()
+    interruption(exchange)
+    facts = await gateway.facts(exchange)
+    assert (facts["outcome"], len(facts["attempts"])) == ("interrupted", 1)
+    assert attempts_at(other) == before
+    assert await other.running(session) == 0

@@ -15,6 +15,7 @@ from extproc.decision.identity import (
 
 WHOLE = Facts(
     model="llama",
+    root="/models/llama",
     revision="3f1c",
     tokenizer="llama",
     chat_template="sha256-77",
@@ -27,7 +28,7 @@ WHOLE = Facts(
     pipeline_parallel_size=1,
     block_size=16,
 )
-IDENTITY_FACTS = ("model", "revision", "tokenizer", "chat_template", "adapters")
+IDENTITY_FACTS = ("model", "root", "revision", "tokenizer", "chat_template", "adapters")
 OTHER = {"adapters": ("math=/a/2", "sql=/a/1"), "tensor_parallel_size": 2, "pipeline_parallel_size": 2, "block_size": 32}
 
 
@@ -77,6 +78,11 @@ class TestMerging:
             Facts(adapters=("sql=/a/1", "math=/a/2")).merged(Facts(adapters=other))
 
 
+def test_gaps_are_filled_and_nothing_else() -> None:
+    assert Facts(model="shown").filled(Facts(model="asked for", revision="a")) == Facts(model="shown", revision="a")
+    assert Facts(adapters=()).filled(Facts(adapters=("sql",))) == Facts(adapters=())
+
+
 class TestDeclared:
     def test_every_fact_has_its_label(self) -> None:
         labels = {f"deltafence.io/{field.name.replace('_', '-')}": str(getattr(WHOLE, field.name)) for field in fields(Facts)}
@@ -102,14 +108,20 @@ class TestFlags:
             *("--enforce-eager", "--kv-cache-dtype", "fp8", "--block-size", "16", "--max-model-len", "8192"),
         ]
         assert read_flags(arguments) == Facts(
-            model="llama", revision="3f1c", quantization="fp8", kv_cache_dtype="fp8", tensor_parallel_size=4, block_size=16
+            model="llama",
+            root="/models/llama",
+            revision="3f1c",
+            quantization="fp8",
+            kv_cache_dtype="fp8",
+            tensor_parallel_size=4,
+            block_size=16,
         )
 
     @pytest.mark.parametrize(
         "arguments", [["/models/llama"], ["--model", "/models/llama"], ["--port", "1", "--model=/models/llama"]]
     )
     def test_model_without_a_served_name_is_its_path(self, arguments: list[str]) -> None:
-        assert read_flags(arguments).model == "/models/llama"
+        assert read_flags(arguments) == Facts(model="/models/llama", root="/models/llama")
 
     def test_first_of_several_served_names_is_the_models(self) -> None:
         assert read_flags(["/m", "--served-model-name", "main", "alias"]).model == "main"
@@ -140,7 +152,7 @@ class TestModels:
                 {"id": "math", "root": None, "parent": "llama"},
             ],
         }
-        assert read_models(document) == Facts(model="llama", adapters=("sql=/a/1", "math"))
+        assert read_models(document) == Facts(model="llama", root="/models/llama", adapters=("sql=/a/1", "math"))
 
     def test_several_names_of_one_model(self) -> None:
         document = {"data": [{"id": "main", "parent": None}, {"id": "alias"}]}
