@@ -17,8 +17,9 @@ from extproc.http2.streams import Role
 from extproc.links.http2_link import Http2Link
 from extproc.replicas.attempt_client import EOF_GRACE_S, AttemptListener, AttemptRequest, ResponseHead
 
-STREAMS_PER_CONNECTION: Final = 120
-RESETS_PER_CONNECTION: Final = 120
+STREAMS_PER_CONNECTION: Final = 100
+"""What every peer should take (RFC 9113 section 6.5.2), so that it needs no waiting for its SETTINGS."""
+RESETS_PER_CONNECTION: Final = 100
 """Envoy ends a connection on which 250 streams were reset young (half of its runtime key
 ``overload.premature_reset_total_stream_count``). Clients that leave make us reset, so a connection gets no more streams after so
 many resets; even if all that it still carries are reset, it stays below that."""
@@ -27,13 +28,12 @@ many resets; even if all that it still carries are reset, it stays below that.""
 class Http2Attempt:
     """attempt_client.AttemptConnection: one stream."""
 
-    __slots__ = ("_connection", "_leave", "_listener", "_over", "_owed", "_paused", "_status", "stream_id")
+    __slots__ = ("_link", "_listener", "_over", "_owed", "_paused", "_status", "stream_id")
 
-    def __init__(self, stream_id: int, connection: Connection, listener: AttemptListener, leave: Callable[[int], None]) -> None:
+    def __init__(self, stream_id: int, link: "AttemptLink", listener: AttemptListener) -> None:
         self.stream_id = stream_id
-        self._connection = connection
+        self._link = link
         self._listener = listener
-        self._leave = leave
         self._status = 0
         self._paused = False
         self._owed = 0
@@ -43,7 +43,7 @@ class Http2Attempt:
         """See AttemptConnection."""
         if not self._over:
             self._over = True
-            self._leave(self.stream_id)
+            self._link.leave(self.stream_id)
 
     def pause_reading(self) -> None:
         """See AttemptConnection; what may still come is the stream's window."""
@@ -52,8 +52,8 @@ class Http2Attempt:
     def resume_reading(self) -> None:
         """See AttemptConnection."""
         self._paused = False
-        if not self._over:
-            self._connection.acknowledge(self.stream_id, self._owed)
+        self._link.connection.acknowledge(self.stream_id, self._owed)
+        self._link.flush_soon()
         self._owed = 0
 
     # the link's side
@@ -68,7 +68,7 @@ class Http2Attempt:
         if self._paused:
             self._owed += len(data)
         else:
-            self._connection.acknowledge(self.stream_id, len(data))
+            self._link.connection.acknowledge(self.stream_id, len(data))
         if data:
             self._listener.body_received(data)
 
@@ -107,9 +107,18 @@ class AttemptLink(Http2Link):
         if request.body:
             self.connection.send_data(stream_id, request.body, end_stream=True)
         self.flush_soon()
-        attempt = Http2Attempt(stream_id, self.connection, listener, self._leave)
+        attempt = Http2Attempt(stream_id, self, listener)
         self._attempts[stream_id] = attempt
         return attempt
+
+    def leave(self, stream_id: int) -> None:
+        """Break an attempt off."""
+        if self._attempts.pop(stream_id, None) is None:
+            return
+        self._resets += 1
+        self.connection.reset_stream(stream_id, Code.CANCEL)
+        self.flush_soon()
+        self._retire_if_idle()
 
     def take_events(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -144,14 +153,6 @@ class AttemptLink(Http2Link):
         # A response may end before its request does (RFC 9113 section 8.1).
         self.connection.reset_stream(stream_id, Code.NO_ERROR)
         attempt.end(broken)
-        self._retire_if_idle()
-
-    def _leave(self, stream_id: int) -> None:
-        if self._attempts.pop(stream_id, None) is None:
-            return
-        self._resets += 1
-        self.connection.reset_stream(stream_id, Code.CANCEL)
-        self.flush_soon()
         self._retire_if_idle()
 
     def _retire_if_idle(self) -> None:
