@@ -7,8 +7,8 @@ from typing import Any, Final
 import click
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.envoy_config import GENERATION_ROUTES, EnvoySettings, GenerationRoute, render
-from extproc.app.parameters import ADDRESS, REPLICA
+from extproc.app.envoy_config import GENERATION_ROUTES, EnvoySettings, GenerationRoute, ToolEndpoint, render
+from extproc.app.parameters import ADDRESS, REPLICA, TOOL_OPTION
 from extproc.decision.policy import Mode
 from extproc.routes.document import layer_of
 from extproc.routes.plain_tree import read_tree
@@ -32,6 +32,8 @@ SOCKET = click.Path(path_type=Path)
     show_default=True,
     help="Of routes whose own policy says nothing; the same as the processors' default policy says.",
 )
+@TOOL_OPTION
+@click.option("--tools-listen", type=ADDRESS, help="Where agents and replicas call the tools; not for clients.")
 @click.option("--access-log", help="A file, `stdout` or `stderr`.  [default: none]")
 @click.option("--replica-ca", type=click.Path(path_type=Path), help="Authorities (PEM) for https replicas.")
 @click.option("--heap-bytes-max", type=click.IntRange(1), default=1 << 30, show_default=True, help="Where Envoy sheds load.")
@@ -46,6 +48,8 @@ def envoy_config(
     admin_socket: Path,
     routes: Path | None,
     mode: str,
+    tools: tuple[ToolEndpoint, ...],
+    tools_listen: Address | None,
     access_log: str | None,
     replica_ca: Path | None,
     heap_bytes_max: int,
@@ -64,6 +68,8 @@ def envoy_config(
                 replace(route, default_mode=Mode(mode))
                 for route in (GENERATION_ROUTES if routes is None else read_routes(routes))
             ),
+            tools=tools,
+            tools_listen=tools_listen,
             access_log=access_log,
             replica_ca=replica_ca,
             heap_bytes_max=heap_bytes_max,

@@ -86,10 +86,14 @@ class EnvoyAdmin:
             return answer.status == 200
 
     async def front_port(self) -> int:
-        """The front listener's first port, which Envoy chose where the configuration says 0."""
+        """The port where clients connect."""
+        return await self.port_of("front")
+
+    async def port_of(self, listener: str) -> int:
+        """A listener's first port, which Envoy chose where the configuration says 0."""
         statuses = (await self._get_json("/listeners?format=json"))["listener_statuses"]
-        (front,) = [status for status in statuses if status["name"] == "front"]
-        return int(front["local_address"]["socket_address"]["port_value"])
+        (found,) = [status for status in statuses if status["name"] == listener]
+        return int(found["local_address"]["socket_address"]["port_value"])
 
     async def counter(self, name: str) -> int:
         """A counter's or gauge's value by its full name; 0 where Envoy has not counted anything yet."""

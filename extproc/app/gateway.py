@@ -43,6 +43,7 @@ async def run_gateway(settings: GatewaySettings, *, announce: Callable[[str], No
     Raises StartRefusedError, ChildDiedError or StoppedAtOnceError. In every case no child is left.
     """
     stop = StopSignals()
+    settings.require_shared_journal()
     settings.require_free_ports()
     if settings.admin.port == 0:
         settings = replace(settings, admin=replace(settings.admin, port=free_port(settings.admin.host)))
@@ -103,6 +104,7 @@ class Gateway:
         await _until(self.envoy_admin.is_live, "Envoy")
         front = replace(self.settings.listen, port=await self.envoy_admin.front_port()).reachable
         log.info("status and journal at http://%s", self.settings.admin.reachable)
+        await self._tell_tools()
         await _until(lambda: self._replica_answers(front), "an answer to GET /v1/models from a replica")
         return f"http://{front}"
 
@@ -120,6 +122,11 @@ class Gateway:
         await asyncio.gather(*(processor.stop(grace_s=PROCESSOR_STOP_S) for processor in self.processors))
         await self.envoy_admin.quit()
         await self.envoy.end_within(grace_s=ENVOY_STOP_S)
+
+    async def _tell_tools(self) -> None:
+        for tool in self.settings.tools:
+            address = replace(self.settings.tools_listen, port=await self.envoy_admin.port_of("tools")).reachable
+            log.info("tool %s at http://%s%s", tool, address, tool.prefix)
 
     async def _processors_answer(self) -> bool:
         for path in self.envoy_settings.processor_sockets:

@@ -1,5 +1,6 @@
 """What `deltafence up` was asked for, and what follows from it before anything is started."""
 
+import itertools
 import os
 import socket
 import sys
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.envoy_config import GENERATION_ROUTES, SOCKET_PATH_BYTES_MAX, EnvoySettings
+from extproc.app.database_options import DATABASE_VARIABLE
+from extproc.app.envoy_config import GENERATION_ROUTES, SOCKET_PATH_BYTES_MAX, EnvoySettings, ToolEndpoint
 from extproc.decision.policy import Mode
 from extproc.telemetry.logs import LogFormat
 
 OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app", "processor")
 PROCESSORS_MAX: Final = 64
+DEFAULT_TOOLS_LISTEN: Final = Address(host="127.0.0.1", port=8081)
 LONGEST_SOCKET_NAME: Final = "deltafence-xxxxxxxx/processor-64.sock"
 
 
@@ -37,6 +40,10 @@ class GatewaySettings:
     """What the policy file says of routes that say nothing else; all of them, here."""
     token_file: Path | None = None
     replica_ca: Path | None = None
+    journal: str | None = None
+    """The database of every processor; None keeps the journal in the one processor's memory."""
+    tools: tuple[ToolEndpoint, ...] = ()
+    tools_listen: Address = DEFAULT_TOOLS_LISTEN
     processors: int = 1
     access_log: str | None = None
     drain_limit_s: float = 30.0
@@ -62,6 +69,8 @@ class GatewaySettings:
                 access_log=self.access_log,
                 replica_ca=self.replica_ca,
                 routes=tuple(replace(route, default_mode=self.mode) for route in GENERATION_ROUTES),
+                tools=self.tools,
+                tools_listen=self.tools_listen if self.tools else None,
             )
         except ValueError as refusal:
             raise StartRefusedError(str(refusal)) from refusal
@@ -69,12 +78,14 @@ class GatewaySettings:
     def processor_arguments(self, envoy: EnvoySettings, number: int) -> list[str]:
         """The command line of processor ``number``, from 1; only the first has an HTTP interface.
 
-        Its own drain limit is 0: it is told to stop when the running requests have had their time.
+        Its own drain limit is 0: it is told to stop when the running requests have had their time. A database that the
+        environment names stays there, since its address may hold a password and command lines are everybody's to read.
         """
         optional = {
             "--admin": self.admin if number == 1 else None,
             "--policy": self.policy,
             "--token-file": self.token_file,
+            "--journal": None if self.journal == os.environ.get(DATABASE_VARIABLE) else self.journal,
         }
         return [
             *self.processor_command,
@@ -87,14 +98,30 @@ class GatewaySettings:
             *self.processor_options,
         ]
 
+    def require_shared_journal(self) -> None:
+        """Raises StartRefusedError where processes would each keep in memory what they have to agree on."""
+        if self.journal is not None:
+            return
+        if self.tools:
+            raise StartRefusedError("--tool needs --journal: the ledger of tool calls is kept in its database")
+        if self.processors > 1:
+            raise StartRefusedError(
+                f"--processors {self.processors} needs --journal: without a database each process would know only its own"
+                " requests, and one Idempotency-Key would run once in each of them"
+            )
+
     def require_free_ports(self) -> None:
         """Raises StartRefusedError, naming the port and its option.
 
         Envoy binds with SO_REUSEPORT, so a second gateway of the same user would silently share the port with the first.
         """
-        if self.listen.port and self.listen == self.admin:
-            raise StartRefusedError(f"--listen and --admin are both {self.listen}")
-        for option, address in (("--listen", self.listen), ("--admin", self.admin)):
+        listeners = {"--listen": self.listen, "--admin": self.admin}
+        if self.tools:
+            listeners["--tools-listen"] = self.tools_listen
+        for (one, address), (other, same) in itertools.combinations(listeners.items(), 2):
+            if address.port and address == same:
+                raise StartRefusedError(f"{one} and {other} are both {address}")
+        for option, address in listeners.items():
             obstacle = address.find_obstacle()
             if obstacle is not None:
                 raise StartRefusedError(

@@ -1,5 +1,6 @@
 """Command-line values of our own kinds; click says which option a refused one belongs to."""
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -7,6 +8,9 @@ from typing import Any, Final
 import click
 
 from extproc.app.addresses import Address, ReplicaAddress
+from extproc.app.envoy_config import ToolEndpoint
+from extproc.routes.problems import PolicyError
+from extproc.routes.tool_route import read_tool_route
 from extproc.telemetry.logs import LogFormat
 
 SECONDS_PER_UNIT: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -18,6 +22,30 @@ def parse_duration_s(text: str) -> float:
     if found is None:
         raise ValueError(f"{text!r} is not a whole number with a unit (500ms, 30s, 5m, 1h)")
     return int(found[1]) * SECONDS_PER_UNIT[found[2]]
+
+
+def parse_tool(text: str) -> ToolEndpoint:
+    """``NAME=URL``, with settings of the route behind commas: ``mail=http://10.0.0.9:9000,require_key=true,wait_ms=5000``.
+
+    They are ToolRoute's fields. Raises ValueError with every reason.
+    """
+    name, equals, rest = text.partition("=")
+    url, *settings = rest.split(",")
+    if not equals or not all("=" in setting for setting in settings):
+        raise ValueError(f"{text!r} is not NAME=URL[,SETTING=VALUE...]")
+    given = {key: _json_or_text(value) for key, _, value in (setting.partition("=") for setting in settings)}
+    try:
+        route = read_tool_route(json.dumps({"name": name, **given}))
+    except PolicyError as error:
+        raise ValueError("; ".join(str(problem) for problem in error.problems)) from error
+    return ToolEndpoint(route=route, address=ReplicaAddress.parse(url))
+
+
+def _json_or_text(value: str) -> object:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 class ParsedParameter(click.ParamType[Any]):
@@ -39,6 +67,15 @@ class ParsedParameter(click.ParamType[Any]):
 ADDRESS: Final = ParsedParameter("host:port", Address.parse)
 REPLICA: Final = ParsedParameter("url", ReplicaAddress.parse)
 DURATION: Final = ParsedParameter("duration", parse_duration_s)
+
+TOOL_OPTION: Final = click.option(
+    "--tool",
+    "tools",
+    multiple=True,
+    type=ParsedParameter("name=url", parse_tool),
+    metavar="NAME=URL",
+    help="A tool behind the ledger, served at /tools/NAME; settings of its route follow as ,SETTING=VALUE.",
+)
 
 LOG_FORMAT_OPTION: Final = click.option(
     "--log-format",

@@ -64,9 +64,23 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 )
 @click.option("--health-interval", default="5s", show_default=True, type=DURATION, help="Between two looks at one replica.")
 @click.option(
-    "--transport", default="grpc", show_default=True, type=TRANSPORT, help="Who serves ext_proc: grpcio, or our own HTTP/2."
+    "--transport",
+    default="grpc",
+    show_default=True,
+    type=TRANSPORT,
+    envvar="DELTAFENCE_TRANSPORT",
+    show_envvar=True,
+    help="Who serves ext_proc: grpcio, or our own HTTP/2.",
 )
-@click.option("--egress-protocol", default="h1", show_default=True, type=EGRESS_PROTOCOL, help="How attempts reach the egress.")
+@click.option(
+    "--egress-protocol",
+    default="h1",
+    show_default=True,
+    type=EGRESS_PROTOCOL,
+    envvar="DELTAFENCE_EGRESS_PROTOCOL",
+    show_envvar=True,
+    help="How attempts reach the egress: a connection each, or a stream each.",
+)
 @click.option("--drain-limit", default="5s", show_default=True, type=DURATION, help="Running streams' time after SIGTERM.")
 @LOG_FORMAT_OPTION
 def processor(
@@ -117,7 +131,9 @@ def processor(
     )
     try:
         uvloop.run(run_processor(settings))
-    except (OSError, OutsideClusterError, StorageUnavailable, SchemaTooNew, ValueError) as error:
+    except (StorageUnavailable, SchemaTooNew) as error:
+        raise click.ClickException(f"--journal: {error}") from error
+    except (OSError, OutsideClusterError, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
 

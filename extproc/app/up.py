@@ -7,10 +7,12 @@ import click
 
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.children import ChildDiedError
+from extproc.app.database_options import DATABASE_VARIABLE
+from extproc.app.envoy_config import ToolEndpoint
 from extproc.app.envoy_process import EnvoyMissingError, find_envoy
 from extproc.app.gateway import StoppedAtOnceError, run_gateway
-from extproc.app.gateway_settings import PROCESSORS_MAX, GatewaySettings, StartRefusedError
-from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA
+from extproc.app.gateway_settings import DEFAULT_TOOLS_LISTEN, PROCESSORS_MAX, GatewaySettings, StartRefusedError
+from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, TOOL_OPTION
 from extproc.decision.policy import DEFAULT_POLICY, Policy
 from extproc.routes.document import read_policy
 from extproc.routes.problems import PolicyError
@@ -29,6 +31,21 @@ READABLE_FILE = click.Path(exists=True, dir_okay=False, readable=True, resolve_p
 @click.option("--token-file", type=READABLE_FILE, help="The secret that the replicas' guards expect.")
 @click.option("--replica-ca", type=READABLE_FILE, help="Authorities (PEM) for https replicas.  [default: the machine's]")
 @click.option("--envoy", type=click.Path(path_type=Path), help="Envoy's binary.  [default: the envoy extra's, else PATH]")
+@click.option(
+    "--journal",
+    envvar=DATABASE_VARIABLE,
+    show_envvar=True,
+    metavar="URL",
+    help="Where requests, keys and tool calls are kept: a file's path, or postgresql://user@host/name.  [default: in memory]",
+)
+@TOOL_OPTION
+@click.option(
+    "--tools-listen",
+    type=ADDRESS,
+    default=str(DEFAULT_TOOLS_LISTEN),
+    show_default=True,
+    help="Where agents and replicas call the tools. Not for clients: whoever can reach it speaks for any request.",
+)
 @click.option("--processors", type=click.IntRange(1, PROCESSORS_MAX), default=1, show_default=True, help="Processor processes.")
 @click.option("--access-log", help="A file for Envoy's access log, or `stderr`.  [default: none]")
 @click.option(
@@ -45,6 +62,9 @@ def up(
     policy: Path | None,
     token_file: Path | None,
     replica_ca: Path | None,
+    journal: str | None,
+    tools: tuple[ToolEndpoint, ...],
+    tools_listen: Address,
     envoy: Path | None,
     processors: int,
     access_log: str | None,
@@ -69,6 +89,9 @@ def up(
             mode=mode,
             token_file=token_file,
             replica_ca=replica_ca,
+            journal=journal,
+            tools=tools,
+            tools_listen=tools_listen,
             envoy=find_envoy(envoy),
             processors=processors,
             access_log=access_log if access_log in (None, "stderr") else str(Path(access_log).absolute()),

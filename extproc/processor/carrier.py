@@ -4,9 +4,11 @@ Decides nothing. ``carry_out`` may return the event that the effect itself produ
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from extproc.contract import headers as names
 from extproc.decision import effects, events
@@ -23,6 +25,8 @@ from extproc.processor.record import RequestRecord
 from extproc.processor.speaker import Speaker
 from extproc.replicas.attempt_client import AttemptRequest
 from extproc.replicas.roster import Replica
+
+LOGGER: Final = logging.getLogger("deltafence.processor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +254,9 @@ class Carrier:
                 EventKind.FIRST_DELTA_SENT, attempt_id=attempt.attempt_id, replica=attempt.replica.destination
             )
         except JournalUnavailable as error:
-            return events.BoundaryNotRecorded(detail=str(error))
+            # What the database says may name its host or file, which is no client's business.
+            LOGGER.warning("the boundary of %s is not recorded, so not crossed: %s", self._record.request_id, error)
+            return events.BoundaryNotRecorded(detail="the first delta could not be recorded, so it was not delivered")
         self._pool.note_prefill(
             self._pool.cost_of(self._request.prompt_bytes).prompt_tokens, self._world.now_ms() - attempt.started_ms
         )

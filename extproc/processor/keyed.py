@@ -60,7 +60,9 @@ class Keying:
         try:
             return await self.keys.claim(claim)
         except JournalUnavailable as error:
-            raise RequestRejected(ErrorCode.JOURNAL_UNAVAILABLE, f"the Idempotency-Key can't be honoured now: {error}") from error
+            _log.warning("a request with an Idempotency-Key is refused: %s", error)
+            message = "the Idempotency-Key can't be honoured now, since the journal is unavailable; send the request again later"
+            raise RequestRejected(ErrorCode.JOURNAL_UNAVAILABLE, message) from error
 
 
 async def answer_repeat(client: ClientStream, dialect: Dialect, claimed: Claimed, *, replay: bool) -> None:

@@ -59,7 +59,8 @@ class ToolRun:
         try:
             await self._serve_call(call)
         except LedgerUnavailable as error:
-            await self._refuse(ErrorCode.JOURNAL_UNAVAILABLE, str(error))
+            _log.warning("%s is not sent to its tool: %s", self._name, error)
+            await self._refuse(ErrorCode.JOURNAL_UNAVAILABLE, None)
 
     # --- the ledger's word ---
 

@@ -114,7 +114,7 @@ class SqliteDatabase:
             finally:
                 connection.close()
         except (sqlite3.Error, OSError) as error:
-            raise _unavailable(error) from error
+            raise _unavailable(error, str(self._path)) from error
 
     # --- writer thread
 
@@ -216,6 +216,6 @@ def _migrate(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO schema_versions (version) VALUES (?)", (number,))
 
 
-def _unavailable(error: Exception) -> StorageUnavailable:
+def _unavailable(error: Exception, path: str = "") -> StorageUnavailable:
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    return StorageUnavailable(f"SQLite: {error} ({name})")
+    return StorageUnavailable(f"SQLite: {error} {path} ({name})" if path else f"SQLite: {error} ({name})")

@@ -179,12 +179,13 @@ async def test_the_processor_is_told_what_it_needs(start_up, replica, client, tm
     token, policy = tmp_path / "token", tmp_path / "policy.yaml"
     token.write_text("secret")
     policy.write_text("")
-    run = await start_up("--replica", replica.address, "--policy", policy, "--token-file", token, command=STUB)
+    options = ("--policy", policy, "--token-file", token, "--journal", tmp_path / "journal.db")
+    run = await start_up("--replica", replica.address, *options, command=STUB)
     await run.ready()
     words = (await client.get(f"{run.admin}/")).text.split()
     told = dict(zip(words[::2], words[1::2], strict=True))
     assert told["--replica"] == str(replica.address)
-    assert (told["--policy"], told["--token-file"]) == (str(policy), str(token))
+    assert (told["--policy"], told["--token-file"], told["--journal"]) == (str(policy), str(token), str(tmp_path / "journal.db"))
     assert told["--admin"] == run.admin.removeprefix("http://")
 
 
@@ -230,9 +231,24 @@ async def test_an_invalid_policy_is_refused_with_its_path(start_up, replica, tmp
     assert re.match(rf"Error: --policy {policy}: lease\.ttl_ms: ", run.log.read_text())
 
 
+async def test_a_database_named_by_the_environment_is_not_on_the_processors_command_line(start_up, replica, tmp_path) -> None:
+    run = await start_up("--replica", replica.address, DELTAFENCE_JOURNAL=str(tmp_path / "secret.db"))
+    await run.ready()
+    assert (tmp_path / "secret.db").exists()
+    assert not any("secret.db" in command for command in run.survivors().values())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--processors", "2"], "Error: --processors 2 needs --journal"),
+        (["--tool", "mail=http://127.0.0.1:1"], "Error: --tool needs --journal"),
+        (["--tool", "mail"], "Invalid value for '--tool': 'mail' is not NAME=URL"),
+        (["--journal", "mysql://host/name"], "Error: the journal's address 'mysql://host/name' is neither"),
+        (
+            ["--journal", "/nonexistent/journal.db"],
+            "Error: --journal: SQLite: unable to open database file /nonexistent/journal.db",
+        ),
         (["--envoy", "/nonexistent/envoy"], "Error: --envoy /nonexistent/envoy is not a file that can be executed"),
         (["--envoy", "/bin/false"], "Error: Envoy ended with status 1"),
         (["--listen", "127.0.0.1:http"], "Invalid value for '--listen'"),

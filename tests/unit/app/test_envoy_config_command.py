@@ -86,3 +86,16 @@ def test_a_routes_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
 
 def test_settings_that_can_not_work_are_refused() -> None:
     assert "not absolute" in run("--processor-socket", "relative.sock").output
+
+
+def test_tools_get_a_listener_of_their_own() -> None:
+    result = run("--tool", "mail=http://10.0.0.9:9000,require_key=true", "--tools-listen", "127.0.0.1:8081")
+    listeners = YAML(typ="safe").load(result.output)["static_resources"]["listeners"]
+    assert [listener["name"] for listener in listeners] == ["front", "tools", "egress"]
+    assert "require_key" in str(listeners[1])
+
+
+def test_tools_without_a_listener_are_refused() -> None:
+    result = run("--tool", "mail=http://10.0.0.9:9000")
+    assert result.exit_code == 1
+    assert "tools_listen is not set" in result.output
