@@ -127,14 +127,9 @@ class Observation:
         if self._replica and await refuses_connections(self._replica):
             self._fail(Cause.REPLICA_GONE, f"the stream was cut, and nothing listens at {self._replica} any more")
             return
-        self.leave()
-
-    def leave(self) -> None:
-        """Nothing more will be seen of the exchange; does nothing where its end was."""
-        if not self.over:
-            self._begin_attempt(self._replica)
-            self._state, _ = step(self._state, events.ClientLeft(), self._policy)
-            self._end(Outcome.CANCELLED, CUT)
+        self._begin_attempt(self._replica)
+        self._state, _ = step(self._state, events.ClientLeft(), self._policy)
+        self._end(Outcome.CANCELLED, CUT)
 
     def _begin_attempt(self, replica: str) -> None:
         if not self._record.attempt_id:
@@ -162,7 +157,7 @@ class Observation:
     def _read_whole(self) -> None:
         reading = read_whole(self._request.dialect, b"".join(self._held))
         self._held.clear()
-        self._whole_tokens = reading.tokens
+        self._whole_tokens = reading.tokens if reading.usage_tokens is None else reading.usage_tokens
         if not reading.complete and self._held_bytes <= self._world.held_bytes_max:
             ending = "the answer is not whole" if reading.ending is None else f"the answer ended {reading.ending}"
             self._fail(Cause.ENGINE_ERROR, ending, reading.error)

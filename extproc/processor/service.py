@@ -3,8 +3,9 @@
 Whatever happens, a stream never ends with OK and no answer: Envoy would send the request on without its body (FACTS C9).
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,6 +69,7 @@ class Service:
         self._limits = limits
         self._policy_of = policy_of
         self._streams = 0
+        self._outliving: set[asyncio.Task[None]] = set()
         self.sessions: set[Session] = set()
 
     async def process(self, stream: Stream) -> None:
@@ -136,8 +138,14 @@ class Service:
             dialect=dialect,
             head=head,
             request_bytes_max=self._limits.request_bytes_max,
+            afterwards=self._afterwards,
         )
         await exchange.watch(stream)
+
+    def _afterwards(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._outliving.add(task)
+        task.add_done_callback(self._outliving.discard)
 
     async def _serve_tool(self, stream: Stream, head: RequestHeaders, description: str) -> None:
         if self._tools is None:

@@ -4,6 +4,7 @@ Nothing is ever answered: Envoy reads no answers in this mode. Whatever can't be
 """
 
 import logging
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from extproc.contract import headers as names
@@ -30,14 +31,24 @@ class WatchedExchange:
     """One exchange, from its request's head to the end of its copies."""
 
     def __init__(
-        self, *, world: World, policy: Policy, route: str, dialect: Dialect, head: RequestHeaders, request_bytes_max: int
+        self,
+        *,
+        world: World,
+        policy: Policy,
+        route: str,
+        dialect: Dialect,
+        head: RequestHeaders,
+        request_bytes_max: int,
+        afterwards: Callable[[Coroutine[None, None, None]], None],
     ) -> None:
+        """``afterwards`` runs what has to outlive the stream."""
         self._world = world
         self._policy = policy
         self._route = route
         self._dialect = dialect
         self._head = head
         self._request_bytes_max = request_bytes_max
+        self._afterwards = afterwards
         self._pieces: list[bytes] = []
         self._size = 0
         self._observation: Observation | None = None
@@ -49,11 +60,10 @@ class WatchedExchange:
                 self._begin()
             while (message := await stream.read()) is not None:
                 self._take(message)
-            if self._observation is not None:
-                await self._observation.cut()
         finally:
-            if self._observation is not None:
-                self._observation.leave()
+            if self._observation is not None and not self._observation.over:
+                # Not in this task: Envoy resets the stream once its copies are out, and that cancels whoever serves it.
+                self._afterwards(self._observation.cut())
 
     def _take(self, message: ProcessingRequest) -> None:
         match message.WhichOneof("request"):
