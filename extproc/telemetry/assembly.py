@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
+from typing import Final
 
 from extproc.journal.interface import Journal
 from extproc.telemetry import instruments as metric
@@ -17,6 +18,9 @@ from extproc.telemetry.traces import RequestTraces
 from extproc.telemetry.verdicts import VerdictMetrics
 from extproc.telemetry.witness import Subscriber, Witness, no_headers
 
+RENEWED: Final = "renewed"
+UNANSWERED: Final = "unanswered"
+
 
 class Telemetry:
     """One processor's. ``observer`` is what its World is given; the rest is for its admin interface and its assembly."""
@@ -28,6 +32,9 @@ class Telemetry:
         self.recent = Recent()
         self.policies = PolicyMetrics(self.meters)
         self.verdicts = VerdictMetrics(self.meters)
+        self.meters.begin(metric.UNRECORDED, {})
+        for result in (RENEWED, UNANSWERED):
+            self.meters.begin(metric.RENEWALS, {"result": result})
         subscribers: list[Subscriber] = [self.recent, RequestLog(), RequestMetrics(self.meters)]
         attempt_headers = no_headers
         if self._exports.tracer_provider is not None:
@@ -45,7 +52,7 @@ class Telemetry:
     def beaten(self, leases: int, answered: bool) -> None:
         """A heartbeat that carried so many leases is over."""
         if leases:
-            self.meters.count(metric.RENEWALS, {"result": "renewed" if answered else "unanswered"}, leases)
+            self.meters.count(metric.RENEWALS, {"result": RENEWED if answered else UNANSWERED}, leases)
 
     def unrecorded(self) -> None:
         """The journal could not hold an event, and its operator chose to serve all the same."""

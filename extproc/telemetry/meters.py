@@ -43,6 +43,10 @@ class Meters:
         """Add to a counter."""
         self._counters[instrument].add(number, _checked(instrument, labels))
 
+    def begin(self, instrument: Instrument, labels: Labels) -> None:
+        """Let a counter's series exist at 0, so that Prometheus sees its first step as a step (it takes no absence for 0)."""
+        self.count(instrument, labels, 0)
+
     def move(self, instrument: Instrument, labels: Labels, by: int) -> None:
         """Add to an up-down counter, or take from it."""
         self._up_down[instrument].add(by, _checked(instrument, labels))
@@ -72,6 +76,9 @@ def _of(kind: Kind) -> Iterable[Instrument]:
 
 
 def _checked(instrument: Instrument, labels: Labels) -> dict[str, str | bool | int | float]:
-    """A label that the table does not know is a mistake of ours."""
+    """A label that the table does not know is a mistake of ours.
+
+    The SDK tells a word of an enumeration from the same plain text, and would keep two series that Prometheus can't tell apart.
+    """
     assert labels.keys() <= set(instrument.labels), f"{instrument.name} with labels {sorted(labels)}"
-    return dict(labels)
+    return {name: str(value) if isinstance(value, str) else value for name, value in labels.items()}

@@ -5,7 +5,9 @@ from typing import Final
 
 from opentelemetry.semconv._incubating.attributes.gen_ai_attributes import GenAiOperationNameValues
 
+from extproc.decision.causes import Cause
 from extproc.decision.effects import Outcome
+from extproc.decision.gates import Gate
 from extproc.decision.policy import Mode
 from extproc.journal.records import EventKind, RequestFacts
 from extproc.telemetry import instruments as metric
@@ -32,6 +34,9 @@ class RequestMetrics:
         self._meters = meters
         self._models = BoundedValues()
         self._routes = BoundedValues()
+        self._begun: set[str] = set()
+        for cause in Cause:
+            meters.begin(metric.FENCES, {"proof": NONE, "cause": cause})
         self._rules: Final[dict[EventKind, Callable[[Transition], None]]] = {
             EventKind.ATTEMPT_STARTED: self._attempt_started,
             EventKind.FIRST_DELTA_SENT: self._first_delta_sent,
@@ -62,9 +67,18 @@ class RequestMetrics:
         if transition.event.kind is not EventKind.ENDED:
             self._meters.move(metric.ACTIVE, {"phase": after}, 1)
 
+    def _begin(self, model: str) -> None:
+        """What alerts count, from a model's first request on."""
+        self._begun.add(model)
+        for gate in Gate:
+            self._meters.begin(metric.REPEATS, {"model": model, "decision": "refused", "gate": gate})
+        self._meters.begin(metric.REPEATS, {"model": model, "decision": "passed", "gate": "all"})
+
     def _attempt_started(self, transition: Transition) -> None:
         facts = transition.after
         model, is_repeat = self._model(facts), len(facts.attempts) > 1
+        if model not in self._begun:
+            self._begin(model)
         self._meters.count(metric.ATTEMPTS, {"model": model, "repeat": "true" if is_repeat else "false"})
         if is_repeat:
             self._meters.count(metric.REPEATS, {"model": model, "decision": "passed", "gate": "all"})

@@ -4,7 +4,7 @@ import logging
 from collections import OrderedDict
 from typing import Final
 
-from extproc.routes.resolution import EffectivePolicy
+from extproc.routes.resolution import INITIAL_METADATA, ROUTE_METADATA, EffectivePolicy
 from extproc.telemetry import instruments as metric
 from extproc.telemetry.meters import Meters
 from extproc.telemetry.names import BoundedValues
@@ -22,6 +22,8 @@ class PolicyMetrics:
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
         self._sources = BoundedValues()
+        for source in (INITIAL_METADATA, ROUTE_METADATA):
+            meters.begin(metric.POLICY_ERRORS, {"source": source})
         self._routes: OrderedDict[str, EffectivePolicy] = OrderedDict()
 
     def used(self, route: str, effective: EffectivePolicy) -> None:
