@@ -8,6 +8,7 @@ from typing import Final, TypedDict
 
 PATH_PREFIX: Final = "/_deltafence/"
 HEARTBEAT_PATH: Final = "/_deltafence/v1/heartbeat"
+FACTS_PATH: Final = "/_deltafence/v1/facts"
 CANCEL_PATH_FORMAT: Final = "/_deltafence/v1/attempts/{attempt_id}/cancel"
 
 
@@ -110,3 +111,8 @@ class CancelAnswer(Stamp):
     state: str
     """A ``StopState``."""
     published_chunks: int
+
+
+class FactsAnswer(Stamp):
+    facts: dict[str, str | int | list[str]]
+    """What the server's own command line says of its model, by the names of ``decision.identity.Facts``; only what it says."""

@@ -1,7 +1,7 @@
 """What must be equal for a repeat, and what must be equal for its prefix to be found in another replica's cache (R8).
 
-**Identity**: model, where its weights came from, their revision, tokenizer, chat template, adapters and their order. A repeat goes only to a replica of the
-same identity, for its answer must be one that the first replica could have given.
+**Identity**: model, where its weights came from, their revision, tokenizer, chat template, adapters and their order. A repeat
+goes only to a replica of the same identity, for its answer must be one that the first replica could have given.
 
 **Fingerprint**: the identity, and everything that decides what lies in the KV cache: quantization, attention, KV dtype,
 parallelism and block layout. Only between equal fingerprints may the estimate of a repeat's cost count on a prefix cache; a
@@ -162,7 +162,7 @@ def read_flags(arguments: Sequence[str]) -> Facts:
 
 
 def read_models(document: object) -> Facts:
-    """Facts from the JSON of ``/v1/models``: the one base model's name and root, and the adapters loaded on it. Raises ValueError.
+    """Facts from the JSON of ``/v1/models``: name and root of the base model, and the adapters loaded on it. Raises ValueError.
 
     Adapters are the cards with a parent. More than one base card is several names of one model (``--served-model-name a b``); the
     first is its main one.
@@ -189,6 +189,14 @@ def read_cache_config(page: str) -> Facts:
     labels: dict[str, str] = dict(_LABEL.findall(series[1]))
     shown = {"block_size": "block_size", "cache_dtype": "kv_cache_dtype"}
     return _facts_from_text({fact: labels[label] for label, fact in shown.items() if labels.get(label, "None") != "None"})
+
+
+def read_told(document: object) -> Facts:
+    """Facts from JSON by their names, as a guard tells them; names that are not known here are passed over. Raises ValueError."""
+    if not isinstance(document, dict):
+        raise ValueError("facts must be an object")
+    given = {field.name: document[field.name] for field in fields(Facts) if document.get(field.name) is not None}
+    return _facts_from_text({name: ",".join(value) if isinstance(value, list) else str(value) for name, value in given.items()})
 
 
 FLAGS: Final = {

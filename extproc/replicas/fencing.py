@@ -19,7 +19,7 @@ from extproc.replicas.guard_client import GuardClient, GuardUnheardError, NotLis
 from extproc.replicas.heartbeat import INTERVAL_MS, GuardStanding
 from extproc.replicas.roster import Replica
 from extproc.replicas.unguarded import UnguardedFence
-from extproc.replicas.watch import Source, Watch
+from extproc.replicas.watch import Restarted, Source, Watch, nobody_asks
 
 log = logging.getLogger("deltafence.lease")
 
@@ -35,25 +35,48 @@ class LeaseNotGrantedError(ConnectionError):
 
 @dataclass(slots=True, kw_only=True)
 class GuardedFence:
-    """All of one processor's leases. Give replicas to ``watch`` as they appear; ``close`` when the process ends."""
+    """All of one processor's leases. A RosterListener, so that replicas are heard from before they get attempts.
+
+    ``close`` it when the process ends.
+    """
 
     client: GuardClient
     processor_id: str
     drift_ppm: int = LeaseTerms().drift_ppm
     interval_ms: int = INTERVAL_MS
+    restarted: Restarted = nobody_asks
     _unguarded: UnguardedFence = field(default_factory=UnguardedFence, init=False)
     _unguarded_attempts: set[str] = field(default_factory=set, init=False)
     _watches: dict[str, Watch] = field(default_factory=dict, init=False)
     _sources: dict[str, Source] = field(default_factory=dict, init=False)
     _pursuits: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _known: set[str] | None = field(default=None, init=False)
+    """Destinations in the roster; None until it has spoken."""
 
     def watch(self, replica: Replica) -> Watch:
         """Begin to beat, where that has not begun."""
         watch = self._watches.get(replica.destination)
         if watch is None:
-            watch = Watch(replica, client=self.client, processor_id=self.processor_id, interval_ms=self.interval_ms)
+            watch = Watch(
+                replica,
+                client=self.client,
+                processor_id=self.processor_id,
+                interval_ms=self.interval_ms,
+                restarted=self.restarted,
+            )
             self._watches[replica.destination] = watch
         return watch
+
+    def replicas_changed(self, replicas: tuple[Replica, ...]) -> None:
+        """See RosterListener. One that left is heard from until its last attempt is over: leaving a list ends no process."""
+        self._known = {replica.destination for replica in replicas}
+        for replica in replicas:
+            self.watch(replica)
+        for watch in list(self._watches.values()):
+            self._end_if_unused(watch)
+
+    def attempt_placed(self, replica: Replica) -> None:
+        """See RosterListener."""
 
     async def find_guard(self, replica: Replica) -> GuardStanding:
         """Ask once whether the replica has a guard; for the report at start."""
@@ -201,3 +224,10 @@ class GuardedFence:
         source.watch.heartbeat.drop(source.attempt_id)
         source.watch.sources.pop(source.attempt_id, None)
         self._sources.pop(source.attempt_id, None)
+        self._end_if_unused(source.watch)
+
+    def _end_if_unused(self, watch: Watch) -> None:
+        destination = watch.replica.destination
+        if self._known is not None and destination not in self._known and not watch.sources:
+            watch.running.cancel()
+            self._watches.pop(destination, None)

@@ -1,4 +1,4 @@
-"""The two calls to a guard over HTTP, and what their answers say (wire forms in extproc/contract/guard.py)."""
+"""The calls to a guard over HTTP, and what their answers say (wire forms in extproc/contract/guard.py)."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from typing import Final
 import aiohttp
 
 from extproc.contract import headers
-from extproc.contract.guard import CANCEL_PATH_FORMAT, HEARTBEAT_PATH, HeartbeatRequest, StopState
+from extproc.contract.guard import CANCEL_PATH_FORMAT, FACTS_PATH, HEARTBEAT_PATH, HeartbeatRequest, StopState
+from extproc.decision.identity import Facts, read_told
 from extproc.decision.lease import Stamp
 
 ClockMs = Callable[[], int]
@@ -61,7 +62,7 @@ class GuardClient:
         """Send renewals and get a stamp; raises GuardUnheardError."""
         asked_at_ms = self.clock_ms()
         try:
-            answer = await self._post(url + HEARTBEAT_PATH, body, timeout_ms)
+            answer = await self._call("POST", url + HEARTBEAT_PATH, body, timeout_ms)
             stamp = self._stamp(answer, asked_at_ms)
         except GuardUnheardError:
             self.beaten(len(body["leases"]), False)
@@ -72,17 +73,26 @@ class GuardClient:
     async def cancel(self, url: str, attempt_id: str, *, timeout_ms: int) -> Acknowledgement:
         """Ask for an attempt's end and wait until it has come; raises GuardUnheardError."""
         asked_at_ms = self.clock_ms()
-        answer = await self._post(url + CANCEL_PATH_FORMAT.format(attempt_id=attempt_id), None, timeout_ms)
+        answer = await self._call("POST", url + CANCEL_PATH_FORMAT.format(attempt_id=attempt_id), None, timeout_ms)
         try:
             state = StopState(str(answer.get("state")))
         except ValueError as error:
             raise GuardUnheardError(str(error)) from error
         return Acknowledgement(stamp=self._stamp(answer, asked_at_ms), state=state)
 
-    async def _post(self, url: str, body: HeartbeatRequest | None, timeout_ms: int) -> dict[str, object]:
-        timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
+    async def facts(self, url: str, *, timeout_ms: int) -> Facts:
+        """What the server's command line says of its model; raises GuardUnheardError."""
+        answer = await self._call("GET", url + FACTS_PATH, None, timeout_ms)
         try:
-            async with self.session.post(url, json=body, headers={headers.TOKEN: self.token}, timeout=timeout) as response:
+            return read_told(answer.get("facts"))
+        except ValueError as error:
+            raise GuardUnheardError(f"facts that can't be read: {error}") from error
+
+    async def _call(self, method: str, url: str, body: HeartbeatRequest | None, timeout_ms: int) -> dict[str, object]:
+        timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
+        secret = {headers.TOKEN: self.token}
+        try:
+            async with self.session.request(method, url, json=body, headers=secret, timeout=timeout) as response:
                 answer = await response.read()
         except aiohttp.ClientConnectorError as error:
             kind = NotListeningError if isinstance(error.os_error, ConnectionRefusedError) else GuardUnheardError

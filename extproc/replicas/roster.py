@@ -4,9 +4,13 @@ One roster per processor process; nothing in it is shared between processes, so 
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
+
+from extproc.decision.identity import Facts
+
+NOTHING_DECLARED: Final = Facts()
 
 
 class Standing(StrEnum):
@@ -24,12 +28,14 @@ class Replica:
     """One server of a model.
 
     ``destination`` is the ``ip:port`` by which Envoy knows it (override_host matches addresses, not names); ``url`` is
-    where its control endpoints are asked, without a trailing slash; ``identity`` is what must be equal for a repeat (R8).
+    where its control endpoints are asked, without a trailing slash; ``declared`` is what its operator says of its model.
     """
 
     destination: str
     url: str
-    identity: str = ""
+    declared: Facts = NOTHING_DECLARED
+    identity: str = field(default="", compare=False)
+    """What must be equal for a repeat (R8); the roster's word, since it is learnt while the replica is known."""
 
 
 class RosterListener(Protocol):
@@ -80,13 +86,22 @@ class Roster:
         Apart from standings, which are health's word: a replica gets attempts where both allow it. Running attempts stay counted,
         those on replicas that are gone included; what is still known keeps its standing, what is new is placeable.
         """
-        self._replicas = {replica.destination: replica for replica in replicas}
+        before, self._replicas = self._replicas, {}
+        for replica in replicas:
+            known = before.get(replica.destination)
+            self._replicas[replica.destination] = known if known is not None and known == replica else replica
         self._standing = {known: self._standing.get(known, Standing.PLACEABLE) for known in self._replicas}
         self._withheld = frozenset(withheld)
         kept = {destination: running for destination, running in self._running.items() if running}
         self._running = {**dict.fromkeys(self._replicas, 0), **kept}
         for listener in self._listeners:
             listener.replicas_changed(self.replicas)
+
+    def set_identity(self, destination: str, identity: str) -> None:
+        """Say what must be equal for a repeat. Stays while the replica is known and declares the same."""
+        known = self._replicas.get(destination)
+        if known is not None:
+            self._replicas[destination] = replace(known, identity=identity)
 
     def set_standing(self, destination: str, standing: Standing) -> None:
         """Say whether a replica may get new attempts. Unknown destinations are ignored: they may just have left."""

@@ -73,7 +73,7 @@ class ServiceMembership:
                 self._refused[member.incarnation] = str(error)
                 LOGGER.error("pod %s gets no new attempts: %s", metadata.get("name"), error)
             return replace(member, withheld=True)
-        return replace(member, replica=replace(member.replica, identity=facts.identity.key))
+        return replace(member, replica=replace(member.replica, declared=facts))
 
 
 def processes_ended(pod: Mapping[str, Any]) -> bool:

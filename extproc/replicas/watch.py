@@ -53,11 +53,22 @@ class Source:
             self.proof.set_result(proof)
 
 
+Restarted = Callable[[Replica], None]
+"""Told that another process answers at a replica's address. Must neither wait nor raise."""
+
+
+def nobody_asks(replica: Replica) -> None:
+    """Where restarts concern nobody else."""
+
+
 class Watch:
     """One replica's heartbeat together with the attempts that live on it."""
 
-    def __init__(self, replica: Replica, *, client: GuardClient, processor_id: str, interval_ms: int) -> None:
+    def __init__(
+        self, replica: Replica, *, client: GuardClient, processor_id: str, interval_ms: int, restarted: Restarted = nobody_asks
+    ) -> None:
         self.replica = replica
+        self._restarted = restarted
         self.sources: dict[str, Source] = {}
         self.heartbeat = Heartbeat(
             url=replica.url, processor_id=processor_id, client=client, listener=self, interval_ms=interval_ms
@@ -78,6 +89,7 @@ class Watch:
     def on_boot_changed(self, before: str, after: str) -> None:
         """Its attempts hear of it from ``on_stamp``, which knows what it proves for each."""
         log.warning("replica %s restarted: boot id %s, was %s", self.replica.url, after, before)
+        self._restarted(self.replica)
 
     def on_silence(self, attempt_id: str, silent_ms: int) -> None:
         """The lease is over on our own clock: the attempt is uncertain, and fenced at the same moment."""

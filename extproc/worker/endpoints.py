@@ -3,15 +3,18 @@
 import asyncio
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from extproc.contract.guard import (
     CANCEL_PATH_FORMAT,
+    FACTS_PATH,
     HEARTBEAT_PATH,
     AttemptEntry,
     AttemptState,
     CancelAnswer,
+    FactsAnswer,
     HeartbeatAnswer,
     StopState,
 )
@@ -44,15 +47,20 @@ class Endpoints:
     patrol: Patrol
     now_ms: ClockMs
     lease_ttl_max_ms: int
+    facts: Mapping[str, str | int | list[str]]
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises sqlite3.Error where the shared table fails, and StillRunningError; then nothing was answered."""
         path = path_of(scope)
         cancelled = CANCEL_PATH.fullmatch(path)
-        if path != HEARTBEAT_PATH and cancelled is None:
+        method = "GET" if path == FACTS_PATH else "POST"
+        if path not in (HEARTBEAT_PATH, FACTS_PATH) and cancelled is None:
             await send_json(send, 404, {"error": "no such path"})
-        elif scope["method"] != "POST":
-            await send_json(send, 405, {"error": "POST only"}, [(b"allow", b"POST")])
+        elif scope["method"] != method:
+            await send_json(send, 405, {"error": f"{method} only"}, [(b"allow", method.encode())])
+        elif path == FACTS_PATH:
+            facts = FactsAnswer(facts=dict(self.facts), boot_id=self.table.boot_id, now_ms=self.now_ms())
+            await send_json(send, 200, facts)
         elif cancelled is not None:
             await self._answer_cancel(cancelled[1], send)
         else:

@@ -13,6 +13,7 @@ import hmac
 import logging
 import os
 import sqlite3
+import sys
 from typing import Final
 
 from extproc.contract import headers
@@ -21,6 +22,7 @@ from extproc.decision.lease import may_publish
 from extproc.worker.asgi import App, Receive, Scope, Send, header_values, path_of, send_json
 from extproc.worker.attempt_table import AttemptTable
 from extproc.worker.clock import ClockMs, worker_now_ms
+from extproc.worker.command_line import facts_told
 from extproc.worker.endpoints import Endpoints, StillRunningError
 from extproc.worker.guarded_attempt import GuardedAttempt
 from extproc.worker.lease_headers import (
@@ -65,6 +67,7 @@ class LeaseGuard:
             patrol=self._patrol,
             now_ms=now_ms,
             lease_ttl_max_ms=self._settings.lease_ttl_max_ms,
+            facts=facts_told(sys.argv),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

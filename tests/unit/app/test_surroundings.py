@@ -116,7 +116,7 @@ async def test_pods_say_what_they_serve_and_when_they_ended(api: ApiServer) -> N
     ended: list[str] = []
     around = Surroundings(service=ServiceReference.parse("vllm:http"), access=inside(api))
     async with around.watched(roster, lambda replica: ended.append(replica.destination)):
-        await until(lambda: [replica.identity for replica in roster.replicas] == ['{"revision":"7"}', ""])
+        await until(lambda: [replica.declared.identity.key for replica in roster.replicas] == ['{"revision":"7"}', ""])
         terminated = {"containerStatuses": [{"state": {"terminated": {"exitCode": 0}}}]}
         api.put(PODS, {"metadata": {**pod, "deletionTimestamp": "2026-11-30T00:00:00Z"}, "status": terminated})
         await until(lambda: ended == ["10.0.0.1:8000"])

@@ -12,7 +12,7 @@ from extproc.decision.policy import LeasePolicy
 from extproc.replicas.fencing import GuardedFence, LeaseNotGrantedError
 from extproc.replicas.guard_client import GuardClient
 from extproc.replicas.heartbeat import GuardStanding
-from extproc.replicas.roster import Replica
+from extproc.replicas.roster import Replica, Roster
 from tests.unit.replicas.scripted_guard import TOKEN, Clock, ScriptedGuard
 
 LONG = LeasePolicy(ttl_ms=60_000, cancel_timeout_ms=30_000)
@@ -277,3 +277,38 @@ class TestLoss:
         await fence.close()
         with pytest.raises(asyncio.CancelledError):
             await fencing
+
+
+class TestRoster:
+    async def test_a_replica_is_heard_from_before_it_gets_attempts(
+        self, fence: GuardedFence, replica: Replica, guard: ScriptedGuard
+    ) -> None:
+        Roster([replica]).subscribe(fence)
+        await guard.heard(beats=1)
+        assert fence.watch(replica).heartbeat.url == replica.url
+
+    async def test_one_that_left_is_heard_from_until_its_last_attempt_is_over(
+        self, fence: GuardedFence, replica: Replica, lost: asyncio.Queue[Failure]
+    ) -> None:
+        roster = Roster([replica])
+        roster.subscribe(fence)
+        await fence.grant("att_1", replica, lost.put_nowait, LONG)
+        watch = fence.watch(replica)
+        roster.become([])
+        assert fence.watch(replica) is watch
+        fence.release("att_1")
+        with pytest.raises(asyncio.CancelledError):
+            await watch.running
+
+    async def test_a_restart_is_told_to_whoever_learns_what_is_served(
+        self, client: GuardClient, replica: Replica, guard: ScriptedGuard, clock: Clock
+    ) -> None:
+        restarted: list[Replica] = []
+        fence = GuardedFence(client=client, processor_id="gateway-1", restarted=restarted.append)
+        await fence.find_guard(replica)
+        assert restarted == []
+        guard.boot_id = "boot_b"
+        clock.now_ms += 1
+        await fence.find_guard(replica)
+        await fence.close()
+        assert restarted == [replica]

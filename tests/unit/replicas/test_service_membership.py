@@ -36,7 +36,9 @@ class Told:
 
     @property
     def now(self) -> list[tuple[str, str, bool]]:
-        return [(member.replica.destination, member.replica.identity, member.withheld) for member in self.members[-1]]
+        return [
+            (member.replica.destination, member.replica.declared.identity.key, member.withheld) for member in self.members[-1]
+        ]
 
 
 def ending(*containers: Mapping[str, Any], **metadata: str) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def ending(*containers: Mapping[str, Any], **metadata: str) -> dict[str, Any]:
     }
 
 
-def test_a_pods_declared_facts_are_its_identity() -> None:
+def test_a_pods_declared_facts_go_with_it() -> None:
     told = Told()
     told.slices("1", "2")
     told.pods(_1={"metadata": {"labels": {"deltafence.io/revision": "a"}, "annotations": {"deltafence.io/tokenizer": "t"}}})

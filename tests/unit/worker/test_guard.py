@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from extproc.contract import headers
-from extproc.contract.guard import CANCEL_PATH_FORMAT, HEARTBEAT_PATH
+from extproc.contract.guard import CANCEL_PATH_FORMAT, FACTS_PATH, HEARTBEAT_PATH
 from extproc.worker import LeaseGuard
 from extproc.worker.guarded_attempt import STOP_AHEAD_MS
 from extproc.worker.settings import GuardSettings
@@ -308,7 +308,9 @@ class TestHeartbeat:
 
 
 class TestOwnPaths:
-    @pytest.mark.parametrize("path", [HEARTBEAT_PATH, CANCEL_PATH_FORMAT.format(attempt_id="att_1"), "/_deltafence/other"])
+    @pytest.mark.parametrize(
+        "path", [HEARTBEAT_PATH, CANCEL_PATH_FORMAT.format(attempt_id="att_1"), FACTS_PATH, "/_deltafence/other"]
+    )
     async def test_nothing_is_answered_without_the_secret(self, replica: GuardedReplica, path: str) -> None:
         assert await refusal_of(await replica.post(path)) == (401, "token_missing")
         assert await refusal_of(await replica.post(path, {headers.TOKEN: "wrong"})) == (403, "token_wrong")
@@ -321,6 +323,10 @@ class TestOwnPaths:
     async def test_only_post(self, replica: GuardedReplica) -> None:
         response = await replica.get(HEARTBEAT_PATH, replica.secret())
         assert (response.status, response.headers["allow"]) == (405, "POST")
+
+    async def test_facts_of_a_server_that_is_no_vllm_are_none(self, replica: GuardedReplica) -> None:
+        async with replica.session.get(replica.url + FACTS_PATH, headers=replica.secret()) as response:
+            assert await response.json() == {"facts": {}, "boot_id": replica.boot_id, "now_ms": replica.now_ms}
 
     async def test_look_alike_path_is_the_apps(self, replica: GuardedReplica) -> None:
         replica.app.chunks.put_nowait(None)
