@@ -5,6 +5,7 @@ import logging
 import signal
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -23,6 +24,7 @@ from extproc.app.surroundings import Surroundings
 from extproc.app.wires import EgressProtocol, TransportKind, make_attempt_client, make_transport
 from extproc.decision.policy import Policy
 from extproc.decision.verdicts import HealthSettings
+from extproc.processor.decision_log import NO_DECISION_LOG, DecisionFile
 from extproc.processor.keyed import Keying
 from extproc.processor.pools import Pools
 from extproc.processor.ports import World
@@ -67,6 +69,8 @@ class ProcessorSettings:
     drain_limit_s: float = 5.0
 
 
+    decision_log: Path | None = None
+    """A file for every decision (extproc/processor/decision_log.py)."""
 async def run_processor(settings: ProcessorSettings) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises OSError where an address can't be bound.
 
@@ -119,6 +123,7 @@ class Processor:
             keying=Keying(keys=stores.keys, secret=settings.key_secret, caller_header=settings.caller_header),
             observer=self._telemetry.observer,
         )
+            decisions=DecisionFile(settings.decision_log) if settings.decision_log else NO_DECISION_LOG,
         self._tools = (
             None
             if stores.ledger is None

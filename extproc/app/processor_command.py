@@ -82,6 +82,7 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
     help="How attempts reach the egress: a connection each, or a stream each.",
 )
 @click.option("--drain-limit", default="5s", show_default=True, type=DURATION, help="Running streams' time after SIGTERM.")
+@click.option("--decision-log", type=click.Path(path_type=Path), metavar="FILE", help="Write every decision there, to replay it.")
 @LOG_FORMAT_OPTION
 def processor(
     socket: str,
@@ -103,6 +104,7 @@ def processor(
     transport: TransportKind,
     egress_protocol: EgressProtocol,
     drain_limit: float,
+    decision_log: Path | None,
     log_format: LogFormat,
 ) -> None:
     """Run the external processor."""
@@ -128,6 +130,7 @@ def processor(
         request_bytes_max=max_request_bytes,
         streams_max=max_streams,
         drain_limit_s=drain_limit,
+        decision_log=decision_log,
     )
     try:
         uvloop.run(run_processor(settings))

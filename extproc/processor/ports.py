@@ -7,6 +7,7 @@ from typing import NoReturn, Protocol
 from extproc.decision.causes import Failure, Fencing
 from extproc.decision.policy import LeasePolicy
 from extproc.journal.interface import Journal
+from extproc.processor.decision_log import NO_DECISION_LOG, DecisionLog
 from extproc.processor.keyed import Keying
 from extproc.processor.observing import UNOBSERVED, Observer
 from extproc.processor.pools import Pools
@@ -82,3 +83,4 @@ class World:
     is_draining: Callable[[], bool]
     keying: Keying
     observer: Observer = UNOBSERVED
+    decisions: DecisionLog = NO_DECISION_LOG

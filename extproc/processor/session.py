@@ -10,6 +10,7 @@ from dataclasses import asdict
 from extproc.contract import headers as names
 from extproc.decision import events
 from extproc.decision.causes import Cause, Failure
+from extproc.decision.effects import Effect
 from extproc.decision.policy import Policy
 from extproc.decision.request import Phase, RequestState, step
 from extproc.journal.records import EventKind
@@ -96,15 +97,18 @@ class Session:
         """
         attempt = self._carrier.attempt
         has_all = self._state.phase is Phase.DECODE and attempt is not None and attempt.has_finished
-        left = events.AnswerFinished() if has_all else events.ClientLeft()
-        self._state, effects = step(self._state, left, self._policy)
-        self._carrier.leave(effects)
+        self._carrier.leave(self._decide(events.AnswerFinished() if has_all else events.ClientLeft()))
+
+    def _decide(self, event: events.Event) -> tuple[Effect, ...]:
+        self._state, effects = step(self._state, event, self._policy)
+        self._world.decisions.decided(self._record.request_id, self._policy, event, effects)
+        return effects
 
     async def _apply(self, event: events.Event | None) -> None:
         while event is not None:
             if self._lingering and _would_spoil(event):
                 event = events.AnswerFinished()
-            self._state, effects = step(self._state, event, self._policy)
+            effects = self._decide(event)
             event = None
             for effect in effects:
                 assert event is None, "an effect after one that has produced an event"
