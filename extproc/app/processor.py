@@ -33,7 +33,9 @@ from extproc.processor.tool_service import ToolService, ToolWorld
 from extproc.replicas.fencing import GuardedFence
 from extproc.replicas.guard_client import GuardClient
 from extproc.replicas.health_reader import monotonic_ms
+from extproc.replicas.identities import Identities
 from extproc.replicas.roster import Replica, Roster
+from extproc.replicas.shown_facts import ShownFacts
 from extproc.routes.resolution import PolicyResolver
 from extproc.telemetry.assembly import Telemetry
 
@@ -102,12 +104,11 @@ class Processor:
             connector=aiohttp.TCPConnector(keepalive_timeout=3.0, limit=0),
             trust_env=False,
         )
-        self._fence = GuardedFence(
-            client=GuardClient(
-                session=self._control_calls, token=settings.token, clock_ms=monotonic_ms, beaten=self._telemetry.beaten
-            ),
-            processor_id=processor_id,
+        guards = GuardClient(
+            session=self._control_calls, token=settings.token, clock_ms=monotonic_ms, beaten=self._telemetry.beaten
         )
+        self._identities = Identities(self._roster, ShownFacts(guards=guards).read)
+        self._fence = GuardedFence(client=guards, processor_id=processor_id, restarted=self._identities.restarted)
         world = World(
             roster=self._roster,
             attempts=make_attempt_client(settings.egress_protocol, settings.egress),
@@ -145,7 +146,12 @@ class Processor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped.set)
-        async with self._settings.surroundings.watched(self._roster, self._fence.pod_deleted), self._health.watching():
+        async with (
+            self._settings.surroundings.watched(self._roster, self._fence.pod_deleted),
+            self._identities.learning(),
+            self._health.watching(),
+        ):
+            self._roster.subscribe(self._fence)
             await self._transport.start()
             if self._settings.admin is not None:
                 await self._admin.start(self._settings.admin.host, self._settings.admin.port)
