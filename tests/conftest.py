@@ -5,6 +5,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -18,16 +19,16 @@ POSTGRES_VARIABLE = "DELTAFENCE_TEST_POSTGRES"
 """Set by tests/postgres/server.py: with it, everything that runs over a database runs over PostgreSQL instead of SQLite."""
 
 
-@pytest.fixture
-def make_database_url(tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Makes addresses of empty databases."""
+@contextmanager
+def databases(folder: Path) -> Iterator[Callable[[], str]]:
+    """Makes addresses of empty databases, SQLite's in ``folder``."""
     server = os.environ.get(POSTGRES_VARIABLE)
     schemas: list[str] = []
 
     def make() -> str:
         name = f"test_{uuid.uuid4().hex}"
         if server is None:
-            return f"sqlite:{tmp_path / name}.db"
+            return f"sqlite:{folder / name}.db"
         _execute(server, f"CREATE SCHEMA {name}")
         schemas.append(name)
         return f"{server}?search_path={name}"
@@ -35,6 +36,20 @@ def make_database_url(tmp_path: Path) -> Iterator[Callable[[], str]]:
     yield make
     for name in schemas:
         _execute(server or "", f"DROP SCHEMA {name} CASCADE")
+
+
+@pytest.fixture
+def make_database_url(tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """Makes addresses of empty databases."""
+    with databases(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_database_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a database that a module's tests share."""
+    with databases(tmp_path_factory.mktemp("database")) as make:
+        yield make()
 
 
 @pytest.fixture

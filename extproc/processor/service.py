@@ -207,8 +207,9 @@ class Service:
             client.keep_for(record.request_id)
         session = Session(world=self._world, request=request, policy=policy, client=client, record=record)
         try:
-            if claimed is not None and claimed.run > 1:
-                await self._check_tools_of_earlier_run(record.request_id, policy)
+            if claimed is not None and claimed.run > 1 and await self._tools_forbid(record.request_id, policy):
+                await _refuse_further_run(client, record, dialect)
+                return
             self.sessions.add(session)
             await session.run()
         finally:
@@ -216,13 +217,16 @@ class Service:
             if not record.ended:
                 _record_broken_session(record, session.state)
 
-    async def _check_tools_of_earlier_run(self, request_id: str, policy: Policy) -> None:
+    async def _tools_forbid(self, request_id: str, policy: Policy) -> bool:
         """A key's further run is a repeat like any other: not where a tool may be called twice (R12)."""
-        if policy.tools is ToolsMode.REFUSE and await self._world.tool_call_recorded(request_id):
-            detail = (
-                "an earlier run of this Idempotency-Key called a tool, and this route does not protect its tools with the ledger"
-            )
-            raise RequestRejected(ErrorCode.TOOL_SIDE_EFFECTS_POSSIBLE, detail)
+        return policy.tools is ToolsMode.REFUSE and await self._world.tool_call_recorded(request_id)
+
+
+async def _refuse_further_run(client: ClientStream, record: RequestRecord, dialect: Dialect) -> None:
+    code = ErrorCode.TOOL_SIDE_EFFECTS_POSSIBLE
+    record.note(EventKind.ENDED, outcome=Outcome.FAILED, reason=code, error_code=code, delivered_output_tokens=0)
+    detail = "an earlier run of this Idempotency-Key called a tool, and this route does not protect its tools with the ledger"
+    await _reject(client, record.request_id, dialect, RequestRejected(code, detail))
 
 
 def _record_broken_session(record: RequestRecord, state: RequestState) -> None:

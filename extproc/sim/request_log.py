@@ -6,7 +6,7 @@ Times are CLOCK_MONOTONIC seconds, which all processes of one Linux machine shar
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -49,11 +49,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call of the tool URL; ``status`` 0: no answer came."""
+    """One call of the tool URL; ``status`` 0: no answer came. ``replayed``: the gateway's ledger answered, not the tool."""
 
     at: float
     call_id: str
     status: int
+    answer: str = ""
+    replayed: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +102,7 @@ class Record:
             **listed,
             "bytes_published": sum(chunk.size for chunk in self.chunks),
             "chunks": [{"at": chunk.at, "kind": chunk.kind, "size": chunk.size, "text": chunk.text} for chunk in self.chunks],
-            "tool_calls": [{"at": call.at, "call_id": call.call_id, "status": call.status} for call in self.tool_calls],
+            "tool_calls": [asdict(call) for call in self.tool_calls],
         }
 
 

@@ -13,22 +13,23 @@ TIMEOUT_S: Final = 30.0
 
 
 async def call_tool(url: str, record: Record) -> None:
-    """POST to the tool for this attempt's logical request; the answer's status goes into the record (0: none came)."""
+    """POST to the tool for this attempt's logical request; what came back goes into the record."""
     import aiohttp  # only here: a replica without a tool needs no HTTP client
 
     request_headers = {headers.TOOL_CALL: CALL_ID}
     if headers.REQUEST_ID in record.headers:
         request_headers[headers.REQUEST_ID] = record.headers[headers.REQUEST_ID]
     called_at = time.monotonic()
-    status = 0
+    status, text, replayed = 0, "", False
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
             session.post(url, json=BODY, headers=request_headers) as answer,
         ):
-            await answer.read()
-            status = answer.status
+            text = await answer.text()
+            status, replayed = answer.status, headers.REPLAYED in answer.headers
     except (aiohttp.ClientError, TimeoutError):
         pass
-    record.tool_calls.append(ToolCall(at=called_at, call_id=CALL_ID, status=status))
+    call = ToolCall(at=called_at, call_id=CALL_ID, status=status, answer=text, replayed=replayed)
+    record.tool_calls.append(call)

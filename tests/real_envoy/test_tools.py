@@ -1,7 +1,6 @@
 """Tool routes on the real Envoy: the ledger in front of a real HTTP server (R11, R12, R17.5)."""
 
 import asyncio
-import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -24,51 +23,10 @@ from extproc.routes.tool_route import read_tool_route
 from extproc.storage.opening import open_database
 from extproc.storage.owner import Owner
 from extproc.tools.ledger import DurableLedger
+from tests.real_envoy.scripted_tool import ScriptedTool
 
 REQUEST = "req_01J00000000000000000000000"
 KEYED = {names.REQUEST_ID: REQUEST, names.TOOL_CALL: "call_07"}
-
-
-class ScriptedTool:
-    """A tool that keeps a log of what it has carried out, and answers when the test lets it."""
-
-    def __init__(self) -> None:
-        self.log: list[tuple[str, str, str]] = []
-        self.headers: dict[str, str] = {}
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-        self.acted = asyncio.Event()
-        self.breaks_off = False
-        self.server: asyncio.Server | None = None
-
-    @property
-    def port(self) -> int:
-        assert self.server is not None
-        return int(self.server.sockets[0].getsockname()[1])
-
-    async def start(self) -> None:
-        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-
-    async def stop(self) -> None:
-        assert self.server is not None
-        self.server.close()
-        self.may_answer.set()
-        await self.server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        method, path, _ = head[0].split(" ")
-        self.headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:]) if value}
-        body = (await reader.readexactly(int(self.headers.get("content-length", "0")))).decode()
-        self.log.append((method, path, body))
-        self.acted.set()
-        await self.may_answer.wait()
-        answer = json.dumps({"action": len(self.log)}).encode()
-        length = len(answer) + (10 if self.breaks_off else 0)
-        head_bytes = f"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n".encode()
-        writer.write(head_bytes + answer)
-        await writer.drain()
-        writer.close()
 
 
 @dataclass
@@ -156,9 +114,10 @@ async def test_a_call_is_carried_out_once_and_its_repeats_get_its_answer(tool_ga
     assert [answer.status_code for answer in answers] == [201, 201, 201]
     assert {answer.content for answer in answers} == {b'{"action": 1}'}
     assert [answer.headers.get(names.REPLAYED) for answer in answers] == [None, "true", "true"]
-    assert gateway.tool.log == [("POST", "/send?to=a", '{"text":"Hi"}')]
-    assert (gateway.tool.headers[names.REQUEST_ID], gateway.tool.headers[names.TOOL_CALL]) == (REQUEST, "call_07")
-    assert names.TOOL not in gateway.tool.headers
+    (done,) = gateway.tool.log
+    assert (done.method, done.path, done.body) == ("POST", "/send?to=a", '{"text":"Hi"}')
+    assert done.key == f"{REQUEST}:call_07"
+    assert names.TOOL not in done.headers
 
 
 async def test_both_http_versions_of_a_caller_share_the_ledger(tool_gateway, client: httpx.AsyncClient):
