@@ -29,6 +29,13 @@ class Running:
             self.process.terminate()
         assert await self.process.wait() == 0, self.log.read_text()[-4000:]
 
+    async def scrape_once(self, expected: str) -> str:
+        """What Prometheus reads, once ``expected`` is in it: health takes its first look a moment after the start."""
+        async with asyncio.timeout(30), httpx.AsyncClient() as client:
+            while expected not in (text := (await client.get(f"{self.admin}/metrics")).text):
+                await asyncio.sleep(0.05)
+        return text
+
     async def chat(
         self, content: bytes | None = None, *, stream: bool = True, model: str = "sim-model", **headers: str
     ) -> httpx.Response:
