@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -46,6 +47,19 @@ def _json_or_text(value: str) -> object:
         return json.loads(value)
     except ValueError:
         return value
+
+
+def read_secret(file: Path | None, option: str) -> str:
+    """The secret in a file, without the line break that editors leave; empty without a file. Raises click.ClickException."""
+    if file is None:
+        return ""
+    try:
+        secret = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as error:
+        raise click.ClickException(f"{option} {file}: {error}") from error
+    if not secret or not secret.isprintable():
+        raise click.ClickException(f"{option} {file}: the file must hold one line of printable ASCII")
+    return secret
 
 
 class ParsedParameter(click.ParamType[Any]):

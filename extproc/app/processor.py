@@ -19,7 +19,7 @@ from extproc.app.status.pages import StatusPages
 from extproc.app.status.replicas import replica_rows
 from extproc.app.status.scrape import Scrape
 from extproc.app.status.view import Sources
-from extproc.app.stores import Stores, StoreSettings
+from extproc.app.stores import KeySettings, Stores, StoreSettings
 from extproc.app.surroundings import Surroundings
 from extproc.app.wires import EgressProtocol, TransportKind, make_attempt_client, make_transport
 from extproc.decision.policy import Policy
@@ -61,18 +61,16 @@ class ProcessorSettings:
     transport: TransportKind = TransportKind.GRPC
     egress_protocol: EgressProtocol = EgressProtocol.H1
     stores: StoreSettings = field(default_factory=StoreSettings)
-    key_secret: bytes = b""
-    """Hashes keys; the same in all gateways that share a database."""
-    caller_header: str = "authorization"
+    keys: KeySettings = field(default_factory=KeySettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     request_bytes_max: int = 64 << 20
     held_bytes_max: int = 64 << 20
     streams_max: int = 10_000
     drain_limit_s: float = 5.0
-
-
     decision_log: Path | None = None
     """A file for every decision (extproc/processor/decision_log.py)."""
+
+
 async def run_processor(settings: ProcessorSettings) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises OSError where an address can't be bound.
 
@@ -121,14 +119,19 @@ class Processor:
             new_id=lambda: str(ULID()),
             held_bytes_max=settings.held_bytes_max,
             is_draining=lambda: self._draining,
-            keying=Keying(keys=stores.keys, secret=settings.key_secret, caller_header=settings.caller_header),
+            keying=Keying(
+                keys=stores.keys,
+                secret=settings.keys.secret,
+                ttl_ms=settings.keys.ttl_ms,
+                caller_header=settings.keys.caller_header,
+            ),
             observer=self._telemetry.observer,
-        )
             decisions=DecisionFile(settings.decision_log) if settings.decision_log else NO_DECISION_LOG,
+        )
         self._tools = (
             None
             if stores.ledger is None
-            else ToolService(ToolWorld(attempts=world.attempts, ledger=stores.ledger, key_secret=settings.key_secret))
+            else ToolService(ToolWorld(attempts=world.attempts, ledger=stores.ledger, key_secret=settings.keys.secret))
         )
         limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
         self._service = Service(world, limits, self._policy_of, self._tools)

@@ -6,15 +6,14 @@ import click
 import uvloop
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.database_options import DATABASE_VARIABLE
-from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter
+from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter, read_secret
 from extproc.app.processor import ProcessorSettings, run_processor
-from extproc.app.stores import StoreSettings
+from extproc.app.store_options import require_takeover_after_leases, store_options
+from extproc.app.stores import KeySettings, StoreSettings
 from extproc.app.surroundings import RouteWatch, ServiceReference, Surroundings
 from extproc.app.wires import EgressProtocol, TransportKind
 from extproc.decision.policy import DEFAULT_POLICY
 from extproc.decision.verdicts import HealthSettings
-from extproc.journal.availability import WhenUnavailable
 from extproc.kubernetes.access import OutsideClusterError
 from extproc.routes.document import Layer, overlay, read_layer
 from extproc.routes.problems import PolicyError
@@ -41,22 +40,7 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 @click.option("--admin", type=ADDRESS, metavar="HOST:PORT", help="Readiness and the journal's facts over HTTP.")
 @click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="The policy of routes that say nothing else.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret shared with the guards.")
-@click.option(
-    "--journal",
-    envvar=DATABASE_VARIABLE,
-    show_envvar=True,
-    metavar="URL",
-    help="A SQLite file's path, or postgresql://user@host/name.  [default: in memory]",
-)
-@click.option(
-    "--journal-unavailable",
-    type=click.Choice([str(choice) for choice in WhenUnavailable]),
-    default=str(WhenUnavailable.REFUSE),
-    show_default=True,
-    help="What becomes of new generations while the journal can't be written.",
-)
-@click.option("--key-secret-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret that hashes Idempotency-Keys.")
-@click.option("--caller-header", default="authorization", show_default=True, help="The header that tells callers apart.")
+@store_options
 @click.option("--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413.")
 @click.option("--max-streams", default=10_000, show_default=True, type=click.IntRange(min=1), help="More at once get 503.")
 @click.option(
@@ -93,10 +77,8 @@ def processor(
     admin: Address | None,
     policy: Path | None,
     token_file: Path | None,
-    journal: str | None,
-    journal_unavailable: str,
-    key_secret_file: Path | None,
-    caller_header: str,
+    stores: StoreSettings,
+    keys: KeySettings,
     max_request_bytes: int,
     max_streams: int,
     hung_after: float,
@@ -112,7 +94,9 @@ def processor(
     if bool(replicas) == (service is not None):
         raise click.UsageError("say where the replicas are: by --replica, or by --service")
     default = read_default(policy)
-    routes = RouteWatch(overlay(DEFAULT_POLICY, default) if default else DEFAULT_POLICY) if route_annotations else None
+    effective = overlay(DEFAULT_POLICY, default) if default else DEFAULT_POLICY
+    require_takeover_after_leases(stores, effective.lease.ttl_ms)
+    routes = RouteWatch(effective) if route_annotations else None
     settings = ProcessorSettings(
         socket=socket,
         egress=egress,
@@ -120,9 +104,8 @@ def processor(
         surroundings=Surroundings(origins=replicas, service=service, routes=routes),
         resolver=PolicyResolver(default=default, route_annotations=routes.annotations if routes else None),
         token=read_secret(token_file, "--token-file"),
-        stores=StoreSettings(url=journal, when_unavailable=WhenUnavailable(journal_unavailable)),
-        key_secret=read_secret(key_secret_file, "--key-secret-file").encode(),
-        caller_header=caller_header.lower(),
+        stores=stores,
+        keys=keys,
         admin=admin,
         transport=transport,
         egress_protocol=egress_protocol,
@@ -151,19 +134,6 @@ def read_health(*, hung_after_s: float, interval_s: float) -> HealthSettings:
         )
     except ValueError as error:
         raise click.ClickException(f"--hung-after, --health-interval: {error}") from error
-
-
-def read_secret(file: Path | None, option: str) -> str:
-    """The secret in a file, without the line break that editors leave; empty without a file. Raises click.ClickException."""
-    if file is None:
-        return ""
-    try:
-        secret = file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeError) as error:
-        raise click.ClickException(f"{option} {file}: {error}") from error
-    if not secret or not secret.isprintable():
-        raise click.ClickException(f"{option} {file}: the file must hold one line of printable ASCII")
-    return secret
 
 
 def read_default(policy: Path | None) -> Layer | None:

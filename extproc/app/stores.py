@@ -11,6 +11,7 @@ from typing import Final, Self
 from extproc.journal.availability import OptionalJournal, WhenUnavailable
 from extproc.journal.durable import DurableJournal
 from extproc.journal.housekeeping import Housekeeping, Retention
+from extproc.journal.idempotency import TTL_MS as KEY_TTL_MS
 from extproc.journal.idempotency import DurableKeys, IdempotencyKeys
 from extproc.journal.interface import Journal
 from extproc.journal.memory import MemoryJournal
@@ -36,6 +37,16 @@ class StoreSettings:
     when_unavailable: WhenUnavailable = WhenUnavailable.REFUSE
     retention: Retention = field(default_factory=Retention)
     owner_ttl_ms: int = TTL_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySettings:
+    """``secret`` hashes keys and is the same in all gateways that share a database."""
+
+    secret: bytes = b""
+    ttl_ms: int = KEY_TTL_MS
+    caller_header: str = "authorization"
+    """Tells callers apart: a key belongs to its caller."""
 
 
 class Stores:

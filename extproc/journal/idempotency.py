@@ -151,7 +151,8 @@ def claim_key(owner: Owner, claim: KeyClaim) -> Script[Claimed]:
     if outcome is ClaimOutcome.NEW:
         yield SQL("renew_key", key_hash=claim.key_hash, expires_at_ms=now_ms + claim.ttl_ms)
         yield from _open_request(owner, request_id, now_ms)
-    elif outcome is ClaimOutcome.COMPLETED:
+    elif outcome in (ClaimOutcome.COMPLETED, ClaimOutcome.PARTIAL):
+        # An answer is stored only when it is whole: also where its processor died before it could say that it was delivered.
         answer = yield from _select_answer(request_id)
     runs = sum(event.kind is EventKind.ADMITTED for event in events)
     return Claimed(outcome=outcome, request_id=request_id, run=runs + 1, facts=facts, answer=answer)

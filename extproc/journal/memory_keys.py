@@ -49,7 +49,7 @@ class MemoryKeys:
             )
         )
         runs = sum(event.kind is EventKind.ADMITTED for event in events)
-        answer = self._answers.get(request_id) if outcome is ClaimOutcome.COMPLETED else None
+        answer = self._answers.get(request_id) if outcome in (ClaimOutcome.COMPLETED, ClaimOutcome.PARTIAL) else None
         claimed = Claimed(outcome=outcome, request_id=request_id, run=runs + 1, facts=facts, answer=answer)
         return self._bind(claim, request_id, now_ms, claimed) if outcome is ClaimOutcome.NEW else claimed
 

@@ -105,7 +105,10 @@ class Carrier:
             case effects.RecordRefusal():
                 self._record.note(EventKind.REPEAT_REFUSED, gate=effect.gate, detail=effect.detail)
             case effects.RecordOutcome():
-                self._speaker.record_outcome(effect)
+                try:
+                    await self._speaker.keep_answer(effect)
+                finally:  # a client that leaves meanwhile doesn't change the outcome
+                    self._speaker.record_outcome(effect)
             case effects.DeliverHeld():
                 await self._speaker.deliver_held(self._running())
             case effects.FinishStream():

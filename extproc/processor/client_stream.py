@@ -42,6 +42,9 @@ class ClientStream:
         assert self.written is Written.HEAD, f"a body after {self.written}"
         await self._write(messages.encode_delta(data))
 
+    async def keep(self, last: bytes) -> None:
+        """The answer is whole with ``last``, which only ``end`` will write: store it where its repeats are to get it."""
+
     async def end(self, data: bytes, metadata: Metadata) -> None:
         """Write the last piece (which may be empty) and end the answer. ``metadata`` goes to Envoy's access log."""
         assert self.written is Written.HEAD, f"an end after {self.written}"

@@ -7,7 +7,7 @@ from typing import Final
 from extproc.contract import headers as names
 from extproc.contract.errors import FORMS, ClientError, ErrorCode
 from extproc.decision.idempotency import REFUSALS, ClaimOutcome, InvalidKey, fingerprint, hash_key, parse_key
-from extproc.journal.idempotency import Claimed, IdempotencyKeys, KeyClaim, StoredAnswer
+from extproc.journal.idempotency import TTL_MS, Claimed, IdempotencyKeys, KeyClaim, StoredAnswer
 from extproc.journal.interface import JournalUnavailable
 from extproc.processor import wording
 from extproc.processor.client_stream import ClientStream, Headers, Metadata, Write
@@ -26,7 +26,9 @@ MESSAGES: Final = {
 _log = logging.getLogger(__name__)
 
 
-def read_claim(head: RequestHeaders, body: bytes, *, request_id: str, secret: bytes, caller_header: str) -> KeyClaim | None:
+def read_claim(
+    head: RequestHeaders, body: bytes, *, request_id: str, secret: bytes, caller_header: str, ttl_ms: int = TTL_MS
+) -> KeyClaim | None:
     """What a request asks of its key, None where it has none. Raises RequestRejected for what is no key."""
     values = [value for name, value in head.headers if name == names.IDEMPOTENCY_KEY]
     try:
@@ -37,7 +39,10 @@ def read_claim(head: RequestHeaders, body: bytes, *, request_id: str, secret: by
         return None
     caller = next((value for name, value in head.headers if name == caller_header), "")
     return KeyClaim(
-        key_hash=hash_key(secret, caller, key), fingerprint=fingerprint(head.method, head.path, body), request_id=request_id
+        key_hash=hash_key(secret, caller, key),
+        fingerprint=fingerprint(head.method, head.path, body),
+        request_id=request_id,
+        ttl_ms=ttl_ms,
     )
 
 
@@ -49,12 +54,20 @@ class Keying:
     secret: bytes
     caller_header: str = "authorization"
     """The header that tells callers apart: a key is scoped to its caller."""
+    ttl_ms: int = TTL_MS
     answer_bytes_max: int = 8 << 20
     """A longer answer is not kept for ``journal.replay``."""
 
     async def claim(self, head: RequestHeaders, body: bytes, request_id: str) -> Claimed | None:
         """What becomes of a request's key; None where it has none. Raises RequestRejected."""
-        claim = read_claim(head, body, request_id=request_id, secret=self.secret, caller_header=self.caller_header)
+        claim = read_claim(
+            head,
+            body,
+            request_id=request_id,
+            secret=self.secret,
+            caller_header=self.caller_header,
+            ttl_ms=self.ttl_ms,
+        )
         if claim is None:
             return None
         try:
@@ -99,9 +112,10 @@ def repeat_error(claimed: Claimed) -> ClientError:
 
 
 class KeptClientStream(ClientStream):
-    """Writes one answer and keeps a copy, which is stored before the answer's end goes out. For routes with ``journal.replay``.
+    """Writes one answer and keeps a copy for repeats. For routes with ``journal.replay``.
 
-    An answer that is longer than ``bytes_max``, or did not come to its proper end, is not stored: its repeats get the facts.
+    The copy is stored before the outcome is: whoever learns that the answer is complete can have it. One that is longer than
+    ``bytes_max`` is not stored, and its repeats get the facts.
     """
 
     def __init__(self, write: Write, *, keys: IdempotencyKeys, bytes_max: int) -> None:
@@ -125,15 +139,15 @@ class KeptClientStream(ClientStream):
         self._keep(data)
         await super().write(data)
 
-    async def end(self, data: bytes, metadata: Metadata) -> None:
-        self._keep(data)
-        if self._request_id and metadata.get("outcome") == "completed" and self._body is not None:
-            answer = StoredAnswer(status=self._status, headers=self._headers, body=bytes(self._body))
-            try:
-                await self._keys.store_answer(self._request_id, answer)
-            except JournalUnavailable as error:
-                _log.error("the answer of %s is not kept for repeats: %s", self._request_id, error)
-        await super().end(data, metadata)
+    async def keep(self, last: bytes) -> None:
+        self._keep(last)
+        if self._body is None or not self._request_id:
+            return
+        answer = StoredAnswer(status=self._status, headers=self._headers, body=bytes(self._body))
+        try:
+            await self._keys.store_answer(self._request_id, answer)
+        except JournalUnavailable as error:
+            _log.error("the answer of %s is not kept for repeats: %s", self._request_id, error)
 
     def _keep(self, data: bytes) -> None:
         if self._body is not None:

@@ -53,6 +53,11 @@ class Speaker:
         ]
         await self._client.begin(200, headers, self._metadata("prefill"))
 
+    async def keep_answer(self, effect: effects.RecordOutcome) -> None:
+        """Let a whole answer be stored for repeats, before anybody can learn that it is complete."""
+        if effect.outcome is effects.Outcome.COMPLETED:
+            await self._client.keep(self._last)
+
     def record_outcome(self, effect: effects.RecordOutcome) -> None:
         """Write the outcome to the journal. Before the last message: Envoy may reset the stream right after it."""
         self._ended = effect
