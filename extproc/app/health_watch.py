@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from extproc.decision.causes import Cause, Failure
+from extproc.decision.findings import History
 from extproc.decision.verdicts import HealthSettings, Judgement, Knowledge, Placement, Verdict
 from extproc.processor.session import Session
 from extproc.replicas.health_reader import monotonic_ms
 from extproc.replicas.monitor import HealthMonitor
 from extproc.replicas.roster import Replica, Roster, Standing
+from extproc.telemetry.verdicts import VerdictMetrics
 
 STANDINGS: Final = {
     Placement.PREFERRED: Standing.PLACEABLE,
@@ -25,12 +27,19 @@ STANDINGS: Final = {
 class HealthWatch:
     """Joins the health monitor with a roster and the sessions that run on it. A RosterListener."""
 
-    def __init__(self, settings: HealthSettings, roster: Roster, sessions: Callable[[], Collection[Session]]) -> None:
+    def __init__(
+        self,
+        settings: HealthSettings,
+        roster: Roster,
+        sessions: Callable[[], Collection[Session]],
+        verdicts: VerdictMetrics | None = None,
+    ) -> None:
         self._roster = roster
+        self._verdicts = verdicts
         self._sessions = sessions
         self._output_seen: dict[str, tuple[int, int]] = {}
         """Destination to the tokens delivered at the last look, and when that number last changed."""
-        self.monitor: Final = HealthMonitor(settings, self._judged, self._knowledge)
+        self.monitor: Final = HealthMonitor(settings, self._judged, self._knowledge, on_look=self._looked)
         self._watched: set[str] = set()
 
     @asynccontextmanager
@@ -46,6 +55,8 @@ class HealthWatch:
         for destination in self._watched - set(known):
             self.monitor.forget(destination)
             self._output_seen.pop(destination, None)
+            if self._verdicts is not None:
+                self._verdicts.forgotten(destination)
         for destination, replica in known.items():
             self.monitor.watch(destination, replica.url)
         self._watched = set(known)
@@ -54,8 +65,13 @@ class HealthWatch:
         """See RosterListener."""
         self.monitor.work_arrived(replica.destination)
 
+    def _looked(self, destination: str, history: History) -> None:
+        # Every look counts, not only a change: one that is found starting was placeable until somebody looked.
+        self._roster.set_standing(destination, STANDINGS[history.judgement.placement])
+        if self._verdicts is not None:
+            self._verdicts.changed(destination, history.judgement.verdict)
+
     def _judged(self, destination: str, judgement: Judgement) -> None:
-        self._roster.set_standing(destination, STANDINGS[judgement.placement])
         if judgement.verdict is not Verdict.HUNG:
             return
         failure = Failure(cause=Cause.HUNG, evidence=f"health says hung: {judgement.evidence}")

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from extproc.app.demonstration.judge import Exchange, judge
 from extproc.app.demonstration.scenarios import CUTS, Received, Scenario
-from extproc.app.demonstration.stage import cut_first, gateway, mend, problems_of_cut, send
+from extproc.app.demonstration.stage import QUICK_HEALTH, cut_first, gateway, mend, problems_of_cut, send
 from extproc.sim.link import Direction, Link, start_link
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
@@ -55,7 +55,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CutSt
             await stack.enter_async_context(start_replica(Settings(name=name, **settings))) for name in ("replica-a", "replica-b")
         ]
         links = [await stack.enter_async_context(start_link(replica.port)) for replica in replicas]
-        options = ("--policy", str(policy), "--token-file", str(token))
+        options = ("--policy", str(policy), "--token-file", str(token), *QUICK_HEALTH)
         front, admin = await stack.enter_async_context(gateway(links, directory / "up.log", *options))
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)))
         yield CutStage(replicas, links, front, admin, session)

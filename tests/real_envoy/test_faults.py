@@ -1,5 +1,6 @@
 """The demo's nine faults over both HTTP versions, all four APIs, streamed and not, through the real Envoy (R2, R9, R10, R17)."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pytest_asyncio
 from extproc.app.demonstration.apis import PATHS, request_body
 from extproc.app.demonstration.judge import Exchange, judge
 from extproc.app.demonstration.scenarios import SCENARIOS, Scenario
-from extproc.app.demonstration.stage import break_first, gateway, mend
+from extproc.app.demonstration.stage import QUICK_HEALTH, break_first, gateway, mend
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
@@ -52,7 +53,9 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
     log = tmp_path_factory.mktemp("gateway") / "up.log"
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(start_replica(Settings(name=name, tokens=TOKENS))) for name in ("a", "b")]
-        front, admin = await stack.enter_async_context(gateway(replicas, log))
+        policy = log.with_name("policy.json")
+        policy.write_text(json.dumps({"retry_budget": {"percent": 100, "burst": 1_000}}))  # most requests here are repeated
+        front, admin = await stack.enter_async_context(gateway(replicas, log, "--policy", str(policy), *QUICK_HEALTH))
         clients = {
             "HTTP/1.1": await stack.enter_async_context(httpx.AsyncClient(timeout=30)),
             "HTTP/2": await stack.enter_async_context(httpx.AsyncClient(timeout=30, http1=False, http2=True)),

@@ -15,12 +15,13 @@ import pytest_asyncio
 from extproc.app.demonstration.judge import Exchange, read_events
 from extproc.app.demonstration.stage import gateway, mend, send
 from extproc.sim.process import ReplicaProcess, start_replica
-from extproc.sim.settings import Settings
+from extproc.sim.settings import MetricsMode, Settings
 from extproc.sse.dialects import Dialect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 POLL_S = 0.02
+QUICK = ("--", "--hung-after", "1s", "--health-interval", "300ms")
 LIMIT_S = 30.0
 
 
@@ -66,7 +67,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Healt
     start = partial(Settings, tokens=40, token_interval_ms=50, prefill_ms=1_000, guard=True, token="a secret of this test")
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(start_replica(start(name=name))) for name in ("a", "b")]
-        options = ("--token-file", str(token), "--", "--hung-after", "1s", "--health-interval", "300ms")
+        options = ("--token-file", str(token), *QUICK)
         front, admin = await stack.enter_async_context(gateway(replicas, directory / "up.log", *options))
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)))
         yield HealthStage(replicas, front, admin, session)
@@ -130,3 +131,52 @@ async def test_a_dead_replica_gets_no_attempt_and_comes_back(stage: HealthStage)
     await a.restart()
     await stage.until("a", "idle")
     assert len([record for record in await b.log() if record["request_id"]]) >= 2
+
+
+async def test_a_replica_that_stands_still_is_suspect_before_it_is_hung(stage: HealthStage) -> None:
+    a = stage.replicas[0]
+    task = await stage.request_on(a)
+    await a.hang()
+    await stage.until("a", "suspect")
+    await stage.until("a", "hung")
+    await task
+
+
+async def test_without_its_metrics_a_replica_is_unknown_never_idle(stage: HealthStage) -> None:
+    a = stage.replicas[0]
+    await a.set_metrics(MetricsMode.ERROR)
+    await stage.until("a", "unknown")
+
+
+async def test_a_replica_that_never_answered_is_starting_and_gets_no_attempt(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        up, absent = ReplicaProcess(Settings(name="a")), ReplicaProcess(Settings(name="b"))
+        for replica in (up, absent):
+            await replica.start()
+            stack.callback(replica.kill)
+        absent.kill()
+        front, admin = await stack.enter_async_context(gateway([up, absent], tmp_path / "up.log", *QUICK))
+        session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)))
+        stage = HealthStage([up, absent], front, admin, session)
+        await stage.until("b", "starting")
+        exchanges = [await send(session, front, Dialect.CHAT) for _ in range(4)]
+        assert [exchange.attempts for exchange in exchanges] == [1, 1, 1, 1]
+        await absent.start()
+        await stage.until("b", "idle")
+
+
+async def test_a_restart_between_two_looks_is_seen_and_an_answer_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "up.log"
+    async with AsyncExitStack() as stack:
+        replica = await stack.enter_async_context(start_replica(Settings(name="a")))
+        options = ("--", "--hung-after", "60s", "--health-interval", "8s")
+        front, admin = await stack.enter_async_context(gateway([replica], log, *options))
+        session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)))
+        stage = HealthStage([replica], front, admin, session)
+        await stage.until("a", "idle")
+        await replica.restart()
+        async with asyncio.timeout(LIMIT_S):
+            while "idle -> restarted" not in log.read_text():
+                await asyncio.sleep(POLL_S)
+        await stage.until("a", "idle")
+        assert [record["ended"] for record in await replica.log()] == ["finished"]

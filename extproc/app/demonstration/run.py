@@ -20,6 +20,7 @@ from extproc.app.demonstration.judge import Exchange, Finding, judge
 from extproc.app.demonstration.scenarios import CUTS, SCENARIOS, Scenario
 from extproc.app.demonstration.stage import (
     ATTEMPT_LIMIT_S,
+    QUICK_HEALTH,
     GatewayStartError,
     break_first,
     cut_first,
@@ -57,7 +58,7 @@ async def run_scenarios(log: Path) -> list[Line]:
             for name in ("replica-a", "replica-b")
         ]
         names = {replica.address: replica.settings.name for replica in replicas}
-        front, admin = await stack.enter_async_context(gateway(replicas, log))
+        front, admin = await stack.enter_async_context(gateway(replicas, log, *QUICK_HEALTH))
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_LIMIT_S)
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
         lines = []
@@ -84,7 +85,7 @@ async def run_cuts(directory: Path) -> list[Line]:
             for name in ("replica-a", "replica-b")
         ]
         links = [await stack.enter_async_context(start_link(replica.port)) for replica in replicas]
-        options = ("--policy", str(policy), "--token-file", str(token))
+        options = ("--policy", str(policy), "--token-file", str(token), *QUICK_HEALTH)
         front, admin = await stack.enter_async_context(gateway(links, directory / "up-cuts.log", *options))
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_LIMIT_S)
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from extproc.contract import headers as names
 from extproc.sim.faults import Fault, What, Where
 
 
@@ -35,7 +36,8 @@ def _killed(where: Where) -> Fault:
 
 
 def _fault(where: Where, what: What) -> Fault:
-    return Fault(where=where, what=what, times=1)
+    # By its header, so that health's own short answers are not what uses it up.
+    return Fault(where=where, what=what, times=1, header=names.REQUEST_ID)
 
 
 SCENARIOS: Final = (

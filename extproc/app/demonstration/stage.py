@@ -22,6 +22,8 @@ from extproc.sse.dialects import Dialect
 ATTEMPT_LIMIT_S: Final = 60.0
 """A line that takes longer is broken; nothing is measured by it."""
 POLL_S: Final = 0.02
+QUICK_HEALTH: Final = ("--", "--health-interval", "200ms")
+"""For stages whose replicas are killed and started again all the time: what was started gets requests soon."""
 
 
 async def send(session: aiohttp.ClientSession, url: str, dialect: Dialect, *, stream: bool = True) -> Exchange:
