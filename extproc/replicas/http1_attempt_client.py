@@ -5,11 +5,15 @@ socket to the Envoy beside us costs less to open than a pool costs to reason abo
 """
 
 import asyncio
-from typing import cast
+import contextlib
+import os
+from typing import Final, cast
 
 import httptools
 
 from extproc.replicas.attempt_client import EOF_GRACE_S, AttemptListener, AttemptRequest, ResponseHead
+
+READ_BYTES: Final = 65_536
 
 
 class Http1AttemptConnection(asyncio.Protocol):
@@ -64,11 +68,22 @@ class Http1AttemptConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            self._read_what_is_left()
         if self._over:
             return
         evidence = f"connection lost ({error})" if error else "connection closed by the peer"
         where = "in the response body" if self._status else "before the response headers"
         asyncio.get_running_loop().call_later(EOF_GRACE_S, self._end, f"{evidence} {where}")
+
+    def _read_what_is_left(self) -> None:
+        """A write that fails ends the transport with its last bytes unread, and they may be a whole answer: Envoy closes where a
+        replica answers before it has read the request to its end (CASES EN-12). At most a socket buffer is left."""
+        assert self._transport is not None
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        with contextlib.suppress(OSError):  # nothing is left, or the peer's reset is
+            while not self._over and (data := os.read(descriptor, READ_BYTES)):
+                self.data_received(data)
 
     # httptools callbacks
 
