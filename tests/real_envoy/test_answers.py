@@ -44,6 +44,7 @@ HI = R + T("Hi")
 WHOLE_ANSWER = json.dumps(
     {"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}], "spaced": 1}
 ).encode()
+LARGE = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 8_000_000}]}).encode()
 
 Act = Callable[[Attempt], Awaitable[object]]
 
@@ -266,6 +267,15 @@ async def test_an_error_as_the_first_event_is_repeated(stage: Stage, dialect: Di
     assert (await client.answer()).body == WHOLE_STREAMS[dialect]
 
 
+async def test_a_replica_that_breaks_off_the_requests_upload_is_replaced(stage: Stage) -> None:
+    client = await stage.ask(LARGE, ("x-test", "unread"))
+    (await stage.attempt()).reset()
+    second = await stage.attempt()
+    await second.stream(GOOD)
+    answer = await client.answer()
+    assert (answer.status, answer.body, answer.attempts) == (200, GOOD, 2)
+
+
 async def test_two_failures_are_an_honest_502_that_no_sdk_repeats(stage: Stage) -> None:
     client = await stage.ask()
     for _ in range(2):
@@ -332,11 +342,9 @@ async def test_a_request_error_that_breaks_off_is_a_failure_like_any_other(stage
 
 
 async def test_a_large_requests_early_refusal_arrives(stage: Stage) -> None:
-    body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 8_000_000}]}).encode()
-    client = await stage.ask(body, ("x-test", "unread"))
+    client = await stage.ask(LARGE, ("x-test", "unread"))
     attempt = await stage.attempt()
     await attempt.answer(b'{"error":"too long"}', ("connection", "close"), status="400 Bad Request")
-    attempt.close()
     answer = await client.answer()
     assert (answer.status, answer.body) == (400, b'{"error":"too long"}')
 
@@ -488,8 +496,7 @@ async def test_nothing_spoils_a_finished_answer(stage: Stage, act: Act, body: by
 
 
 async def test_en_12_a_reset_after_a_complete_answer_to_a_half_read_request_is_no_failure(stage: Stage) -> None:
-    body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 8_000_000}]}).encode()
-    client = await stage.ask(body, ("x-test", "unread"))
+    client = await stage.ask(LARGE, ("x-test", "unread"))
     attempt = await stage.attempt()
     await attempt.stream(GOOD)
     await client.until(D)

@@ -19,8 +19,8 @@ LIMIT_S = 30.0
 """Whatever takes longer is broken; nothing is measured by it."""
 READ_BYTES = 1 << 18
 TEST_MARK = "x-test"
-"""On every request of a test's; a replica answers what comes without it (readiness, health) by itself. Its value ``unread``
-makes the replica leave the request's body where it is."""
+"""On every request of a test's; a replica answers what comes without it (readiness, health) by itself. A second one,
+``unread``, makes the replica leave the request's body where it is."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -165,12 +165,15 @@ class Replica:
         try:
             while True:
                 head = Head.decode(begun + await reader.readuntil(b"\r\n\r\n"))
-                is_read = head.get(TEST_MARK) != "unread"
+                is_read = "unread" not in head.all(TEST_MARK)
                 attempt = Attempt(self.name, head, await read_body(head, reader) if is_read else b"", writer)
                 if head.get(TEST_MARK) is None:
                     await answer_by_itself(attempt)
                 else:
                     self._arrivals.put_nowait(attempt)
+                if not is_read:
+                    await writer.wait_closed()
+                    break
                 # No request comes before its predecessor's answer, so this is the next request or the end of the connection.
                 if not (begun := await reader.read(1)):
                     break
