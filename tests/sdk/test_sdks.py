@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from extproc.app.demonstration.run import break_first, gateway, mend
+from extproc.app.demonstration.stage import QUICK_HEALTH, break_first, gateway, mend
 from extproc.contract.headers import REQUEST_ID
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
@@ -75,7 +75,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sta
     log = directory / "up.log"
     async with AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(start_replica(Settings(name=name, tokens=TOKENS))) for name in ("a", "b")]
-        url, admin = await stack.enter_async_context(gateway(replicas, log, "--policy", str(policy)))
+        url, admin = await stack.enter_async_context(gateway(replicas, log, "--policy", str(policy), *QUICK_HEALTH))
         yield Stage(replicas=replicas, url=url, admin=admin)
     assert "Traceback" not in Path(log).read_text(), Path(log).read_text()[-4000:]
 
