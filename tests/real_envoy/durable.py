@@ -178,6 +178,15 @@ class Scene:
         for replica in self.replicas:
             await replica.set_faults(fault)
 
+    async def struck(self) -> None:
+        """Wait until a replica holds the request, or has begun to break."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                records = [record for replica in self.replicas for record in await replica.log()]
+                if any(record["fault"] for record in records):
+                    return
+                await asyncio.sleep(0.02)
+
 
 async def deltafence(*words: str) -> tuple[int, str, str]:
     """A command as an operator types it: its status, what it printed, and its complaints."""
