@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test-netns chart-tools test-chart chart-golden help setup lock test check test-unit test-envoy test-sdk test-simulation test-vllm test-postgres test-crash bench-journal demo bench clean
+.PHONY: references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-vllm test-postgres test-crash bench-journal demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -22,7 +22,7 @@ lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
 
 # Each slower folder of tests is a target of its own; CI runs them all.
-SUITES := test-unit test-simulation test-envoy test-sdk test-crash test-postgres test-chart test-vllm
+SUITES := test-unit test-simulation test-envoy test-telemetry test-browser test-docs test-sdk test-crash test-postgres test-chart test-vllm
 
 test: check $(SUITES) ## the whole test suite
 
@@ -37,6 +37,22 @@ test-unit: setup ## unit tests, seconds
 
 test-envoy: setup ## the real Envoy: configuration, listeners, faults, `up`
 	$(BIN)/pytest -n 2 tests/real_envoy
+
+test-telemetry: setup ## observe mode, access logs, dashboards and alerts against a running gateway. Installs promtool on Debian
+	command -v promtool >/dev/null || (apt-get update --quiet && \
+		DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends prometheus)
+	$(BIN)/pytest -n 2 tests/telemetry
+
+test-browser: setup ## the status page in a real headless Chromium; screenshots in out/screenshots. Installs it on Debian
+	command -v chromium >/dev/null || (apt-get update --quiet && \
+		DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends chromium fonts-dejavu-core)
+	$(BIN)/pytest tests/browser
+
+test-docs: setup ## the documentation: its commands, its code, its links, its words
+	$(BIN)/pytest -n 2 tests/docs
+
+references: setup ## renew the pages that are made from code: docs/cli.md, docs/metrics.md, the dashboard
+	for script in cli_reference metrics_reference dashboard; do $(BIN)/python scripts/$$script.py; done
 
 test-sdk: setup ## the official SDKs of OpenAI (Python, Node) and Anthropic through the real Envoy; without npm, Node is skipped
 	! command -v npm >/dev/null || npm ci --silent --prefix tests/sdk/node
