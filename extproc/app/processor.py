@@ -135,7 +135,7 @@ class Processor:
         )
         limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
         self._service = Service(world, limits, self._policy_of, self._tools)
-        self._health = HealthWatch(settings.health, self._roster, lambda: self._service.sessions)
+        self._health = HealthWatch(settings.health, self._roster, lambda: self._service.sessions, self._telemetry.verdicts)
         self._transport = make_transport(settings.transport, self._service, settings.socket)
         self._admin = AdminServer(
             journal=self._journal,
