@@ -44,9 +44,9 @@ class EngineReadings:
     finished: Counter[FinishReason]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
-    """One request in its slot."""
+    """One request in its slot. Two that look alike are two, so an engine's list tells them apart by identity."""
 
     engine: "Engine"
     prompt_tokens: int

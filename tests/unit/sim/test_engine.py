@@ -49,6 +49,17 @@ async def test_waiting_request_that_leaves_takes_no_slot() -> None:
     assert engine.load == 0
 
 
+async def test_two_requests_that_look_alike_free_their_own_slots() -> None:
+    engine = engine_of(slots=2)
+    async with AsyncExitStack() as other_stack:
+        other = await other_stack.enter_async_context(engine.admit(1))
+        async with engine.admit(1) as one:
+            assert (one.prompt_tokens, one.kv_tokens) == (other.prompt_tokens, other.kv_tokens)
+        await other.step(tokens=1, first=True)
+        assert engine.running == 1
+    assert engine.running == 0
+
+
 async def test_prefill_shows_in_the_cache_alone() -> None:
     engine = engine_of(blocks=1)
     async with engine.admit(8) as sequence:
