@@ -60,7 +60,13 @@ async def has_struck(replica: ReplicaProcess) -> bool:
     """Whether a replica's armed fault has happened."""
     if replica.returncode is not None:
         return True
-    return any(record["fault"] is not None for record in await replica.log())
+    try:
+        records = await replica.log()
+    except aiohttp.ClientConnectionError:
+        # Killed: its sockets close a moment before it counts as ended.
+        await replica.wait()
+        return True
+    return any(record["fault"] is not None for record in records)
 
 
 async def cut_first(
