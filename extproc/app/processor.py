@@ -136,6 +136,8 @@ class Processor:
         limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
         self._service = Service(world, limits, self._policy_of, self._tools)
         self._health = HealthWatch(settings.health, self._roster, lambda: self._service.sessions, self._telemetry.verdicts)
+        if settings.surroundings.routes is not None:
+            settings.surroundings.routes.judged = self._telemetry.policies.objects_judged
         self._transport = make_transport(settings.transport, self._service, settings.socket)
         self._admin = AdminServer(
             journal=self._journal,

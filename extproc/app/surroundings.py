@@ -65,6 +65,8 @@ class RouteWatch:
         self.annotations: Final = KubernetesAnnotations(base, self._refused)
         self.reflections: Sequence[Reflection] = ()
         self._refusals: Final[asyncio.Queue[tuple[Object, str]]] = asyncio.Queue(EVENTS_WAITING_MAX)
+        self.judged: Callable[[Mapping[str, int]], None] = lambda _: None
+        """Told, after each new picture, how many problems each annotated object has."""
 
     def reflect(self, client: ApiClient) -> Sequence[Reflection]:
         """The watches that feed it."""
@@ -89,6 +91,7 @@ class RouteWatch:
 
     def _become(self, kind: str, picture: Mapping[Name, Object]) -> None:
         self.annotations.become(kind, picture)
+        self.judged({str(each): len(annotated.problems) for each, annotated in self.annotations.objects.items()})
 
     def _refused(self, found: Object, problems: tuple[Problem, ...]) -> None:
         message = "; ".join(str(problem) for problem in problems)

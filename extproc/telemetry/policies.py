@@ -2,6 +2,7 @@
 
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
 
 from extproc.routes.resolution import INITIAL_METADATA, ROUTE_METADATA, EffectivePolicy
@@ -14,6 +15,8 @@ LOGGER: Final = logging.getLogger("deltafence.policy")
 ROUTES_MAX: Final = 256
 """Routes that are remembered. Envoy's route names are an operator's, so more only come from a mistake."""
 UNNAMED: Final = "unnamed"
+ANNOTATIONS: Final = "annotations"
+"""The source of what is refused on Kubernetes objects."""
 
 
 class PolicyMetrics:
@@ -22,9 +25,20 @@ class PolicyMetrics:
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
         self._sources = BoundedValues()
-        for source in (INITIAL_METADATA, ROUTE_METADATA):
+        self._objects: dict[str, int] = {}
+        for source in (INITIAL_METADATA, ROUTE_METADATA, ANNOTATIONS):
             meters.begin(metric.POLICY_ERRORS, {"source": source})
         self._routes: OrderedDict[str, EffectivePolicy] = OrderedDict()
+
+    def objects_judged(self, problems: Mapping[str, int]) -> None:
+        """How many problems the annotations of each route object have now; an object that is gone has none."""
+        for name in problems.keys() | self._objects.keys():
+            now, before = problems.get(name, 0), self._objects.get(name, 0)
+            if now != before:
+                self._meters.set(metric.POLICY_REFUSED, {"route": name}, now)
+            if now > before:
+                self._meters.count(metric.POLICY_ERRORS, {"source": ANNOTATIONS}, now - before)
+        self._objects = {name: number for name, number in problems.items() if number}
 
     def used(self, route: str, effective: EffectivePolicy) -> None:
         """A request came by this route and got this policy. The resolver gives the same object for the same inputs."""

@@ -62,7 +62,7 @@ async def running(*options: object, directory: Path, **environment: str) -> Asyn
     try:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()
-        admin = re.search(r"status and journal at (http://[0-9.:]+)", log.read_text())
+        admin = re.search(r"status and journal at (http://[0-9.:]+[0-9])", log.read_text())
         assert line.startswith("ready "), log.read_text()
         assert admin is not None
         yield Running(process=process, front=line.split()[1], admin=admin[1], log=log)

@@ -16,7 +16,15 @@ GEN_AI = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
 
 def test_repeat_that_helped_is_counted_by_its_gates_its_fence_and_what_it_cost(scrape, told) -> None:
     told(Witness([RequestMetrics(scrape.meters)]), REPEATED)
-    ended = {"mode": "enforce", "api": "chat", "route": "chat", "model": "llama", "outcome": "completed", "code": "none", "reason": "finished"}
+    ended = {
+        "mode": "enforce",
+        "api": "chat",
+        "route": "chat",
+        "model": "llama",
+        "outcome": "completed",
+        "code": "none",
+        "reason": "finished",
+    }
     assert scrape.value("deltafence_requests_total", **ended) == 1
     assert scrape.value("deltafence_attempts_total", model="llama", repeat="true") == 1
     assert scrape.value("deltafence_repeats_total", model="llama", decision="passed", gate="all") == 1
@@ -91,3 +99,15 @@ def test_refused_policy_source_is_counted_once_and_shown_while_it_lasts(scrape) 
     assert scrape.value("deltafence_policy_refused_sources", route="chat") == 1
     policies.used("chat", resolver.resolve(initial_metadata="mode: enforce"))
     assert scrape.value("deltafence_policy_refused_sources", route="chat") == 0
+
+
+def test_refused_annotations_are_counted_once_and_shown_until_they_are_mended_or_gone(scrape) -> None:
+    policies = PolicyMetrics(scrape.meters)
+    chat, bulk = "HTTPRoute llm/chat", "HTTPRoute llm/bulk"
+    for problems in ({chat: 2, bulk: 0}, {chat: 2, bulk: 1}, {chat: 0, bulk: 1}):
+        policies.objects_judged(problems)
+    assert scrape.value("deltafence_policy_errors_total", source="annotations") == 3
+    assert scrape.value("deltafence_policy_refused_sources", route=chat) == 0
+    assert scrape.value("deltafence_policy_refused_sources", route=bulk) == 1
+    policies.objects_judged({})
+    assert scrape.value("deltafence_policy_refused_sources", route=bulk) == 0
