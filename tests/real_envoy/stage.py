@@ -13,7 +13,9 @@ import httpx
 from extproc.app.demonstration.apis import PATHS, request_body
 from extproc.app.demonstration.stage import gateway
 from extproc.sse.dialects import Dialect
-from tests.real_envoy.wire import LIMIT_S, TEST_MARK, Attempt, Client, Replica, encode_head, scripted_replicas
+from tests.real_envoy.raw_client import Client
+from tests.real_envoy.scripted_replica import Attempt, Replica, scripted_replicas
+from tests.real_envoy.wire import LIMIT_S, TEST_MARK, encode_head
 
 MANY_REPEATS: dict[str, Any] = {
     "retry_budget": {"percent": 100, "min_per_second": 100, "burst": 1000},

@@ -12,13 +12,15 @@ import pytest
 
 from extproc.app.addresses import ReplicaAddress
 from extproc.app.children import start_child
+from tests.real_envoy.acts import GOOD
 from tests.real_envoy.h2_client import H2Client
+from tests.real_envoy.raw_client import Client
+from tests.real_envoy.scripted_replica import Attempt, Replica, scripted_replicas
 from tests.real_envoy.stage import STREAMED_CHAT
-from tests.real_envoy.wire import LIMIT_S, Attempt, Client, Replica, encode_chunk, encode_head, scripted_replicas
-from tests.unit.sse.streams import D, F, R, T
+from tests.real_envoy.wire import LIMIT_S, encode_chunk, encode_head
+from tests.unit.sse.streams import R, T
 
 CHAT = "/v1/chat/completions"
-GOOD = R + T("Good") + F("stop") + D
 BODY_LIMIT = 100_000
 
 Start = Callable[..., Awaitable[str]]

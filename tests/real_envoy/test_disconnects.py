@@ -7,14 +7,16 @@ import pytest
 import pytest_asyncio
 
 from extproc.contract import headers as names
+from tests.real_envoy.acts import GOOD
 from tests.real_envoy.h2_client import H2Client
+from tests.real_envoy.raw_client import Client
+from tests.real_envoy.scripted_replica import Attempt
 from tests.real_envoy.stage import STREAMED_CHAT, WHOLE_CHAT, Stage, open_stage
-from tests.real_envoy.wire import LIMIT_S, Attempt, Client, encode_head
+from tests.real_envoy.wire import LIMIT_S, encode_head
 from tests.unit.sse.streams import D, F, R, T
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-GOOD = R + T("Good") + F("stop") + D
 LEAVE: dict[str, Callable[[Client], None]] = {"FIN": Client.close, "RST": Client.reset, "half-close": Client.half_close}
 
 

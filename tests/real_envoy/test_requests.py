@@ -9,15 +9,14 @@ import pytest_asyncio
 from extproc.app.demonstration.apis import PATHS
 from extproc.contract import headers as names
 from extproc.sse.dialects import Dialect
+from tests.real_envoy.acts import GOOD
 from tests.real_envoy.h2_client import H2Client
 from tests.real_envoy.stage import STREAMED_CHAT, WHOLE_CHAT, Stage, open_stage
 from tests.real_envoy.wire import encode_chunk, encode_head
-from tests.unit.sse.streams import D, F, R, T
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CHAT = PATHS[Dialect.CHAT]
-GOOD = R + T("Good") + F("stop") + D
 SIZES = [32_768, 32_769, 1_048_576, 1_048_577, 20_000_000]
 
 

@@ -10,6 +10,7 @@ import pytest_asyncio
 from extproc.app.demonstration.apis import PATHS, request_body
 from extproc.contract import headers as names
 from extproc.sse.dialects import Dialect
+from tests.real_envoy.acts import GOOD
 from tests.real_envoy.stage import STREAMED_CHAT, WHOLE_CHAT, Stage, open_stage
 from tests.real_envoy.wire import LIMIT_S
 from tests.unit.sse.streams import D, F, R, T, usage
@@ -17,7 +18,6 @@ from tests.unit.sse.streams import D, F, R, T, usage
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COMMENT = b": keep-alive\n"
-GOOD = R + T("Good") + F("stop") + D
 POLICY = {"keep_alive": {"after_ms": 100, "interval_ms": 1000}, "deadlines": {"finish_linger_ms": 100}}
 ENVOY_DEFAULT_TIMEOUT_S = 15.0
 
