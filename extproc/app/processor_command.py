@@ -1,5 +1,6 @@
 """``deltafence processor``: the external processor alone, for a proxy that is already there."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -8,10 +9,12 @@ import uvloop
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter, read_secret
 from extproc.app.processor import ProcessorSettings, run_processor
+from extproc.app.replica_facts import read_replica_facts
 from extproc.app.store_options import require_takeover_after_leases, store_options
 from extproc.app.stores import KeySettings, StoreSettings
 from extproc.app.surroundings import RouteWatch, ServiceReference, Surroundings
 from extproc.app.wires import EgressProtocol, TransportKind
+from extproc.decision.identity import Facts
 from extproc.decision.policy import DEFAULT_POLICY
 from extproc.decision.verdicts import HealthSettings
 from extproc.kubernetes.access import OutsideClusterError
@@ -33,6 +36,7 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 @click.option(
     "--replica", "replicas", multiple=True, type=REPLICA, metavar="URL", help="A replica, or a name that stands for several."
 )
+@click.option("--replica-facts", type=click.Path(path_type=Path), metavar="FILE", help="What replicas serve, by their URLs.")
 @click.option(
     "--service", type=SERVICE, metavar="[NAMESPACE/]NAME:PORT", help="Replicas behind a Service, by its EndpointSlices."
 )
@@ -72,6 +76,7 @@ def processor(
     socket: str,
     egress: str,
     replicas: tuple[ReplicaAddress, ...],
+    replica_facts: Path | None,
     service: ServiceReference | None,
     route_annotations: bool,
     admin: Address | None,
@@ -101,7 +106,7 @@ def processor(
         socket=socket,
         egress=egress,
         replicas=(),
-        surroundings=Surroundings(origins=replicas, service=service, routes=routes),
+        surroundings=Surroundings(origins=replicas, declared=read_facts(replica_facts, replicas), service=service, routes=routes),
         resolver=PolicyResolver(default=default, route_annotations=routes.annotations if routes else None),
         token=read_secret(token_file, "--token-file"),
         stores=stores,
@@ -134,6 +139,16 @@ def read_health(*, hung_after_s: float, interval_s: float) -> HealthSettings:
         )
     except ValueError as error:
         raise click.ClickException(f"--hung-after, --health-interval: {error}") from error
+
+
+def read_facts(file: Path | None, replicas: tuple[ReplicaAddress, ...]) -> Mapping[ReplicaAddress, Facts]:
+    """What a file says of the replicas. Raises click.ClickException."""
+    if file is None:
+        return {}
+    try:
+        return read_replica_facts(file.read_text(encoding="utf-8"), replicas)
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"--replica-facts {file}: {error}") from error
 
 
 def read_default(policy: Path | None) -> Layer | None:

@@ -16,13 +16,14 @@ from functools import partial
 from typing import Final, Self
 
 from extproc.app.addresses import ReplicaAddress
+from extproc.decision.identity import Facts
 from extproc.decision.policy import Policy
 from extproc.kubernetes.access import ApiAccess
 from extproc.kubernetes.client import ApiClient, ApiError, ExistsError
 from extproc.kubernetes.events import events_path, warning_event
 from extproc.kubernetes.reflection import Reflection
 from extproc.kubernetes.resources import Name, Object, endpoint_slices, pods, route_collections
-from extproc.replicas.dns_discovery import DnsDiscovery
+from extproc.replicas.dns_discovery import DnsDiscovery, Origin
 from extproc.replicas.membership import Member, Membership
 from extproc.replicas.roster import Replica, Roster
 from extproc.replicas.service_membership import DECLARING_LABEL, Ended, ServiceMembership
@@ -111,6 +112,8 @@ class Surroundings:
 
     origins: tuple[ReplicaAddress, ...] = ()
     """Replicas by URL; names are looked up again and again."""
+    declared: Mapping[ReplicaAddress, Facts] = field(default_factory=dict)
+    """What the operator says of some of ``origins``."""
     service: ServiceReference | None = None
     """Replicas behind a Service, in place of ``origins``."""
     routes: RouteWatch | None = None
@@ -135,8 +138,8 @@ class Surroundings:
                 if self.routes is not None:
                     jobs["Events about routes"] = partial(self.routes.tell_authors, client)
             if self.service is None:
-                origins = [(origin.scheme, origin.host, origin.port) for origin in self.origins]
-                discovery = DnsDiscovery(origins, become)
+                declared = {_parts(origin): facts for origin, facts in self.declared.items()}
+                discovery = DnsDiscovery([_parts(origin) for origin in self.origins], become, declared=declared)
                 await discovery.refresh()
                 jobs["DNS"] = discovery.run
             tasks = [asyncio.create_task(kept_running(name, job), name=name) for name, job in jobs.items()]
@@ -153,6 +156,10 @@ class Surroundings:
             reflections.append(Reflection(client, slices, membership.take_slices))
             reflections.append(Reflection(client, pods(namespace, DECLARING_LABEL), membership.take_pods))
         return reflections
+
+
+def _parts(origin: ReplicaAddress) -> Origin:
+    return origin.scheme, origin.host, origin.port
 
 
 def _become(roster: Roster, members: Sequence[Member]) -> None:

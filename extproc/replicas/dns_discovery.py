@@ -7,16 +7,21 @@ pod is terminating, or which pod it is, only the Kubernetes API tells (endpoint_
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
+from extproc.decision.identity import Facts
 from extproc.replicas.membership import Member, Membership
-from extproc.replicas.roster import Replica
+from extproc.replicas.roster import NOTHING_DECLARED, Replica
 
 REFRESH_S: Final = 5.0
 """As often as Envoy asks by default (``dns_refresh_rate``), so that the two lag behind alike."""
 
 LOGGER: Final = logging.getLogger("deltafence.discovery")
+
+Origin = tuple[str, str, int]
+"""Scheme, host and port of a URL; a literal address is as good a host as a name."""
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 """Host and port to addresses, IPv4 literals bare and IPv6 literals in brackets. Raises OSError."""
@@ -35,18 +40,20 @@ class DnsDiscovery:
 
     def __init__(
         self,
-        origins: Sequence[tuple[str, str, int]],
+        origins: Sequence[Origin],
         become: Membership,
         *,
+        declared: Mapping[Origin, Facts] = MappingProxyType({}),
         lookup: Lookup = system_lookup,
         refresh_s: float = REFRESH_S,
     ) -> None:
-        """``origins`` are scheme, host and port of each URL; literals are as good as names."""
+        """``declared`` holds for every address of an origin."""
         self._origins: Final = origins
+        self._declared: Final = declared
         self._become: Final = become
         self._lookup: Final = lookup
         self._refresh_s: Final = refresh_s
-        self._known: dict[tuple[str, str, int], tuple[Member, ...]] = {}
+        self._known: dict[Origin, tuple[Member, ...]] = {}
         self._picture: tuple[Member, ...] | None = None
 
     async def run(self) -> None:
@@ -68,7 +75,9 @@ class DnsDiscovery:
                 # A certificate is made out to the name, so that https is asked there.
                 Member(
                     replica=Replica(
-                        destination=f"{address}:{port}", url=f"{scheme}://{address if scheme == 'http' else host}:{port}"
+                        destination=f"{address}:{port}",
+                        url=f"{scheme}://{address if scheme == 'http' else host}:{port}",
+                        declared=self._declared.get(origin, NOTHING_DECLARED),
                     )
                 )
                 for address in sorted(set(addresses))
