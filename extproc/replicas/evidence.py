@@ -28,6 +28,13 @@ ENVOY_FLAGS: Final[dict[str, Cause]] = {
 """A flag that is not here is uncertain: the request may have reached a replica."""
 
 
+MENDED_BY: Final[dict[str, str]] = {
+    GuardRefusal.LEASE_TOO_LONG: ", since the policy's lease.ttl_ms is above the guard's DELTAFENCE_LEASE_TTL_MAX_MS",
+    GuardRefusal.LEASE_REQUIRED: ", and the gateway has none for it: --token-file must hold the guard's DELTAFENCE_TOKEN",
+}
+"""Refusals that only an operator can end, and how."""
+
+
 class HeadVerdict(StrEnum):
     """What to do with a response whose head is here."""
 
@@ -53,7 +60,7 @@ def read_head(head: ResponseHead) -> HeadReading:
         return _failed(_cause_of_flags(flags), _envoy_evidence(head, flags))
     refusal = head.get(headers.REFUSAL)
     if refusal is not None:
-        return _failed(_cause_of_refusal(refusal), f"the guard refused the attempt: {refusal}")
+        return _failed(_cause_of_refusal(refusal), f"the guard refused the attempt: {refusal}{MENDED_BY.get(refusal, '')}")
     match head.status:
         case 429 | 503:
             return HeadReading(

@@ -28,6 +28,9 @@ ANSWER_TIMEOUT_MS: Final = 10_000
 """An answer that is later than this could renew no lease of the default length."""
 
 
+TOKEN_ADVICE: Final = "--token-file must hold what DELTAFENCE_TOKEN or DELTAFENCE_TOKEN_FILE holds there"  # noqa: S105
+
+
 class GuardStanding(StrEnum):
     """Whether a replica has a guard, as far as it has answered."""
 
@@ -162,9 +165,12 @@ class Heartbeat:
         self.listener.on_stamp(stamp)
 
     def _stand(self, standing: GuardStanding) -> None:
-        if standing is not self.standing:
-            log.info("guard at %s: %s, was %s", self.url, standing, self.standing)
-            self.standing = standing
+        if standing is self.standing:
+            return
+        log.info("guard at %s: %s, was %s", self.url, standing, self.standing)
+        if standing is GuardStanding.TOKEN_REFUSED:
+            log.error("%s has a guard that refuses our token, so nothing can be leased there: %s", self.url, TOKEN_ADVICE)
+        self.standing = standing
 
     def _current_interval_ms(self) -> int:
         if self._held:

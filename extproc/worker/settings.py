@@ -18,6 +18,8 @@ LEASE_TTL_MAX_MS: Final = "DELTAFENCE_LEASE_TTL_MAX_MS"
 STATE_DIR: Final = "DELTAFENCE_STATE_DIR"
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  (a private directory is made below it)
+LEASE_TTL_MAX_MS_DEFAULT: Final = 300_000
+"""The longest lease that a policy may ask for (proto/policy.schema.json), so that no policy's attempts are refused for it."""
 WORDS: Final = {"true": True, "false": False}
 
 
@@ -33,7 +35,7 @@ class GuardSettings:
     """The shared secret that attempts and guard calls must carry."""
     require_lease: bool = False
     """Refuse generations that carry no lease, so that nothing gets round the gateway."""
-    lease_ttl_max_ms: int = 60_000
+    lease_ttl_max_ms: int = LEASE_TTL_MAX_MS_DEFAULT
     """Longest lease that is accepted, and so how long an ended attempt or a tombstone must be remembered."""
     state_dir: Path = field(default_factory=lambda: default_state_dir())
     """Where the processes of one server share their attempts; a memory file system is best."""
@@ -44,7 +46,7 @@ class GuardSettings:
         return cls(
             token=_read_token(environment),
             require_lease=_read_bool(environment, REQUIRE_LEASE, default=False),
-            lease_ttl_max_ms=_read_positive(environment, LEASE_TTL_MAX_MS, default=60_000),
+            lease_ttl_max_ms=_read_positive(environment, LEASE_TTL_MAX_MS, default=LEASE_TTL_MAX_MS_DEFAULT),
             state_dir=Path(environment[STATE_DIR]) if environment.get(STATE_DIR) else default_state_dir(),
         )
 

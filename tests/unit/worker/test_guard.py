@@ -58,7 +58,7 @@ class TestRefusals:
         [
             ({headers.BOOT_ID: "boot_before"}, (409, "wrong_boot_id")),
             ({headers.VALID_UNTIL_MS: str(START_MS)}, (409, "lease_expired")),
-            ({headers.VALID_UNTIL_MS: str(START_MS + 60_001)}, (409, "lease_too_long")),
+            ({headers.VALID_UNTIL_MS: str(START_MS + 300_001)}, (409, "lease_too_long")),
             ({headers.VALID_UNTIL_MS: "soon"}, (400, "malformed_lease")),
             ({headers.VALID_UNTIL_MS: "-1"}, (400, "malformed_lease")),
             ({headers.ATTEMPT_ID: "a b"}, (400, "malformed_lease")),
@@ -177,9 +177,9 @@ class TestCancel:
         assert not replica.app.scopes
 
     async def test_tombstone_is_kept_as_long_as_a_late_arrival_could_hold_a_lease(self, replica: GuardedReplica) -> None:
-        late = replica.lease(ttl_ms=60_000)
+        late = replica.lease(ttl_ms=300_000)
         await replica.cancel()
-        replica.now_ms += 59_999
+        replica.now_ms += 299_999
         assert await refusal_of(await replica.post(CHAT, late)) == (409, "tombstoned")
         replica.now_ms += 1
         assert await refusal_of(await replica.post(CHAT, late)) == (409, "lease_expired")

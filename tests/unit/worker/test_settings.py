@@ -4,15 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from extproc.routes.schema import LEAVES
 from extproc.worker import LeaseGuard
-from extproc.worker.settings import GuardSettings, SettingsError, default_state_dir
+from extproc.worker.settings import LEASE_TTL_MAX_MS_DEFAULT, GuardSettings, SettingsError, default_state_dir
 
 MINIMAL = {"DELTAFENCE_TOKEN": "secret"}
 
 
 def test_only_the_secret_must_be_given() -> None:
     settings = GuardSettings.from_environment(MINIMAL)
-    assert settings == GuardSettings(token=b"secret", require_lease=False, lease_ttl_max_ms=60_000, state_dir=default_state_dir())
+    assert settings == GuardSettings(
+        token=b"secret", require_lease=False, lease_ttl_max_ms=300_000, state_dir=default_state_dir()
+    )
 
 
 def test_secret_may_come_from_a_file(tmp_path: Path) -> None:
@@ -68,3 +71,7 @@ def test_guard_without_a_secret_does_not_start(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("DELTAFENCE_TOKEN", raising=False)
     with pytest.raises(SettingsError):
         LeaseGuard(app)
+
+
+def test_no_policy_may_ask_for_a_longer_lease_than_a_guard_accepts() -> None:
+    assert LEAVES["lease.ttl_ms"].rules["maximum"] == LEASE_TTL_MAX_MS_DEFAULT
