@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -63,9 +64,10 @@ class Child:
         await self.process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        # The group is the child's own, and its id is not given away while asyncio has not reaped the child.
+        # The group is the child's own. asyncio reaps a child in a thread and tells of it a moment later.
         if not self.has_ended:
-            os.killpg(self.process.pid, number)
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
 
 
 async def start_child(name: str, command: Sequence[str | os.PathLike[str]]) -> Child:

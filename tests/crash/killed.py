@@ -1,4 +1,4 @@
-"""A child process that is killed at the n-th step of its database, and what it managed to tell before.
+"""A process that is killed at the n-th step of its database, and what it managed to tell before.
 
 Every SQL statement is a step, BEGIN and COMMIT included: the kernel kills the process there and then, as it does on a node that
 runs out of memory. What the child told went through a pipe, so it is what the world outside has really seen.
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from extproc.storage import postgres
+from extproc.storage.script import Dialect
 from extproc.storage.sqlite import SqliteDatabase
 
 Tell = Callable[[str], None]
@@ -25,7 +26,7 @@ def run_killed(life: Life, step: int) -> tuple[list[str], bool]:
     if child == 0:
         os.close(reading)
         try:
-            _die_at(step)
+            die_at(step)
             asyncio.run(_live(life, writing))
         except BaseException:
             os._exit(70)
@@ -46,12 +47,15 @@ async def _live(life: Life, writing: int) -> None:
     await life(tell)
 
 
-def _die_at(step: int) -> None:
+def die_at(step: int, *, counted_from: str = "") -> None:
+    """Kill this process at its ``step``-th statement; the first one is the first that has ``counted_from`` in it."""
     left = step
+    counting = False
 
-    def count(*_: object) -> None:
-        nonlocal left
-        left -= 1
+    def count(statement: str) -> None:
+        nonlocal left, counting
+        counting = counting or counted_from in statement
+        left -= counting
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -59,7 +63,7 @@ def _die_at(step: int) -> None:
     _count_postgres(count)
 
 
-def _count_sqlite(count: Callable[..., None]) -> None:
+def _count_sqlite(count: Callable[[str], None]) -> None:
     connect = SqliteDatabase._connect
 
     def counted(database: SqliteDatabase) -> sqlite3.Connection:
@@ -70,13 +74,14 @@ def _count_sqlite(count: Callable[..., None]) -> None:
     SqliteDatabase._connect = counted  # type: ignore[method-assign]
 
 
-def _count_postgres(count: Callable[..., None]) -> None:
+def _count_postgres(count: Callable[[str], None]) -> None:
     run_statement = postgres._run_statement
 
     async def counted(connection: Any, statement: Any) -> Any:
-        count()
+        text = statement.folder.texts(Dialect.POSTGRES)[statement.name]
+        count(text)
         rows = await run_statement(connection, statement)
-        count()  # the statement was carried out; its transaction, if it has one, was not committed
+        count(text)  # the statement was carried out; its transaction, if it has one, was not committed
         return rows
 
     postgres._run_statement = counted

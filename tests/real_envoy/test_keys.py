@@ -111,7 +111,7 @@ async def test_a_repeat_over_http2_meets_the_same_request(stage: KeyStage, key: 
     scene = Scene(stage.replicas)
     await scene.arm(Where.MID_DECODE, What.HOLD, deltas=2)
     async with stage.facts.asking(chat(), key | scene.headers) as asking:
-        await asking.read_until(b":1")
+        await asking.read_until(b':1 "')
         async with httpx.AsyncClient(http1=False, http2=True, timeout=30) as h2:
             repeat = await h2.post(stage.facts.front + PATHS[Dialect.CHAT], content=chat(), headers=key)
         assert (repeat.http_version, repeat.status_code) == ("HTTP/2", 409)
@@ -153,7 +153,7 @@ async def test_a_client_that_left_in_the_middle_is_told_so(stage: KeyStage, key:
     scene = Scene(stage.replicas)
     await scene.arm(Where.MID_DECODE, What.HOLD, deltas=2)
     async with stage.facts.asking(chat(), key | scene.headers) as asking:
-        await asking.read_until(b":1")
+        await asking.read_until(b':1 "')
         request_id = (await stage.facts.ask(chat(), key | scene.headers)).request_id
     assert (await stage.facts.facts(request_id))["outcome"] == "cancelled"
     repeat = await stage.facts.ask(chat(), key | scene.headers)
