@@ -15,6 +15,7 @@ from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.database_options import DATABASE_VARIABLE
 from extproc.app.envoy_config import GENERATION_ROUTES, SOCKET_PATH_BYTES_MAX, EnvoySettings, ToolEndpoint
 from extproc.decision.policy import Mode
+from extproc.decision.verdicts import HealthSettings
 from extproc.telemetry.logs import LogFormat
 
 OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app", "processor")
@@ -86,6 +87,8 @@ class GatewaySettings:
             "--policy": self.policy,
             "--token-file": self.token_file,
             "--journal": None if self.journal == os.environ.get(DATABASE_VARIABLE) else self.journal,
+            # Each process looks at each replica for itself; together they look as often as one would.
+            "--health-interval": f"{self.processors * HealthSettings().interval_ms}ms" if self.processors > 1 else None,
         }
         return [
             *self.processor_command,

@@ -36,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--policy")
     parser.add_argument("--journal")
     parser.add_argument("--token-file")
+    parser.add_argument("--health-interval")
     return parser.parse_args()
 
 
