@@ -26,7 +26,10 @@ class Link:
     """Forwards ``port`` on loopback to a replica's port. One event loop."""
 
     replica_port: int
+    """Of new connections; those that are open stay where they are."""
     port: int = 0
+    delay_s: float = 0.0
+    """How long everything takes, each way."""
     _open: dict[Direction, asyncio.Event] = field(init=False)
     _cut_after: bytes = b""
     _cut_direction: Direction = Direction.BOTH
@@ -62,9 +65,13 @@ class Link:
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until either end is done with it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        # A task of its own, so that dropping it does not cancel asyncio's, which would be logged as a fault.
+        relaying = asyncio.create_task(self._relay(reader, writer))
+        self._tasks.add(relaying)
+        await asyncio.wait({relaying})
+        self._tasks.discard(relaying)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         replica_writer: asyncio.StreamWriter | None = None
         try:
             await self._open[Direction.TO_REPLICA].wait()
@@ -85,11 +92,11 @@ class Link:
             for end in (writer, replica_writer):
                 if end is not None:
                     end.close()
-            self._tasks.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
         while True:
             data = await reader.read(READ_BYTES_MAX)
+            await asyncio.sleep(self.delay_s)
             await self._open[direction].wait()
             if not data:
                 return
@@ -113,8 +120,8 @@ class Link:
         end = data.find(b"\n\n", at)
         return (data, b"") if end < 0 else (data[: end + 2], data[end + 2 :])
 
-    async def close(self) -> None:
-        """Drop every connection."""
+    async def drop(self) -> None:
+        """Close every connection that is open."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -130,4 +137,4 @@ async def start_link(replica_port: int) -> AsyncIterator[Link]:
         yield link
     finally:
         server.close()
-        await link.close()
+        await link.drop()

@@ -97,3 +97,27 @@ async def test_a_refused_replica_is_a_closed_connection() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
         assert await reader.read(1) == b""
         writer.close()
+
+
+async def test_late_bytes_arrive_and_none_before_their_time(peer_and_link: tuple[Peer, Link]) -> None:
+    peer, link = peer_and_link
+    link.delay_s = 0.05
+    _, writer = await asyncio.open_connection("127.0.0.1", link.port)
+    sent_at = asyncio.get_running_loop().time()
+    writer.write(b"?")
+    far_reader, _ = await peer.connections.get()
+    assert await far_reader.read(1) == b"?"
+    assert asyncio.get_running_loop().time() - sent_at >= link.delay_s
+    writer.close()
+
+
+async def test_dropped_connections_are_closed_though_the_link_is_cut(peer_and_link: tuple[Peer, Link]) -> None:
+    peer, link = peer_and_link
+    reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
+    writer.write(b"?")
+    far_reader, _ = await peer.connections.get()
+    assert await far_reader.read(1) == b"?"
+    link.cut()
+    await link.drop()
+    assert (await reader.read(), await far_reader.read()) == (b"", b"")
+    writer.close()
