@@ -16,7 +16,7 @@ from extproc.app.words import clock_text, count_text
 from extproc.decision.effects import Outcome
 from extproc.journal.durable import DurableJournal
 from extproc.journal.interface import JournalQuery
-from extproc.journal.records import OPEN, JournalEvent, RequestFacts, fold_all
+from extproc.journal.records import LATE, OPEN, RECORDED, JournalEvent, RequestFacts, fold_all
 from extproc.journal.verify import Violation, verify
 from extproc.storage.owner import Owner
 from extproc.storage.script import Database
@@ -80,14 +80,14 @@ def verify_command(url: str, as_json: bool) -> None:
     else:
         for violation in violations:
             click.echo(f"{violation.request_id}: {violation.invariant}: {violation.how}")
-        told = ", ".join(f"{count} {name}" for name, count in counts.items())
+        told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
         click.echo(f"{told}; {len(violations)} promises broken")
     if violations:
         sys.exit(VIOLATIONS_STATUS)
 
 
 async def _verify(database: Database) -> tuple[dict[str, int], list[Violation]]:
-    counts = {"requests": 0, "running": 0, "waiting_for_housekeeping": 0}
+    counts = {"requests": 0, "running": 0, "waiting_for_housekeeping": 0, "boundaries_recorded_late": 0}
     violations: list[Violation] = []
     after = ""
     while page := await _open(database).histories(after, PAGE_REQUESTS):
@@ -97,6 +97,7 @@ async def _verify(database: Database) -> tuple[dict[str, int], list[Violation]]:
             counts["requests"] += 1
             counts["running"] += history.running
             counts["waiting_for_housekeeping"] += not history.running and facts is not None and facts.outcome is None
+            counts["boundaries_recorded_late"] += any(event.detail.get(RECORDED) == LATE for event in history.events)
             violations += verify(history, int(time.time() * 1000))
     return counts, violations
 

@@ -96,7 +96,7 @@ class Processor:
         self._journal = stores.journal
         self._stopped = asyncio.Event()
         self._roster = Roster(settings.replicas)
-        self._telemetry.watch_journal(self._journal)
+        self._telemetry.watch_journal(stores.keyed_journal)
         self._control_calls = aiohttp.ClientSession(
             # Idle connections end before uvicorn ends them, after 5 s (CASES EN-09).
             connector=aiohttp.TCPConnector(keepalive_timeout=3.0, limit=0),
@@ -121,6 +121,7 @@ class Processor:
             is_draining=lambda: self._draining,
             keying=Keying(
                 keys=stores.keys,
+                journal=stores.keyed_journal,
                 secret=settings.keys.secret,
                 ttl_ms=settings.keys.ttl_ms,
                 caller_header=settings.keys.caller_header,

@@ -52,8 +52,10 @@ class KeySettings:
 class Stores:
     """One process's journal, keys and ledger. ``ledger`` is None without a database."""
 
-    def __init__(self, journal: Journal, keys: IdempotencyKeys, ledger: DurableLedger | None) -> None:
+    def __init__(self, journal: Journal, keyed_journal: Journal, keys: IdempotencyKeys, ledger: DurableLedger | None) -> None:
         self.journal = journal
+        """May do without its database, where the operator chose that; ``keyed_journal`` never does."""
+        self.keyed_journal = keyed_journal
         self.keys = keys
         self.ledger = ledger
         self._closing = AsyncExitStack()
@@ -63,7 +65,7 @@ class Stores:
     def in_memory(cls) -> Self:
         """Without a database."""
         journal = MemoryJournal()
-        return cls(journal, MemoryKeys(journal, lambda: time.monotonic_ns() // 1_000_000), None)
+        return cls(journal, journal, MemoryKeys(journal, lambda: time.monotonic_ns() // 1_000_000), None)
 
     @classmethod
     async def open(cls, settings: StoreSettings, processor_id: str, on_unrecorded: Callable[[], None]) -> Self:
@@ -89,7 +91,8 @@ class Stores:
         journal = DurableJournal(database, owner)
         keys = DurableKeys(database, owner, journal)
         optional = settings.when_unavailable is WhenUnavailable.SERVE_WITHOUT_JOURNAL
-        stores = cls(OptionalJournal(journal, on_unrecorded) if optional else journal, keys, DurableLedger(database, owner))
+        chosen = OptionalJournal(journal, on_unrecorded) if optional else journal
+        stores = cls(chosen, journal, keys, DurableLedger(database, owner))
         stores._closing.push_async_callback(database.close)
         stores._closing.push_async_callback(_leave, owner)
         stores._closing.push_async_callback(journal.close)

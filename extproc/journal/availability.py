@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
 from extproc.journal.interface import Backlog, History, Journal, JournalQuery, JournalUnavailable, RequestTakenOver
-from extproc.journal.records import JournalEvent, RequestFacts
+from extproc.journal.records import LATE, RECORDED, JournalEvent, RequestFacts
 
 
 class WhenUnavailable(StrEnum):
@@ -20,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class OptionalJournal:
-    """A journal whose absence stops nothing. Every boundary that is crossed unrecorded is logged and counted.
+    """A journal whose absence stops nothing. Every boundary that is crossed unrecorded is logged and counted, and stored when the
+    database is back, marked as late.
 
     A request that was taken over is still refused: that is knowledge, not absence.
     """
@@ -45,6 +47,7 @@ class OptionalJournal:
             raise
         except JournalUnavailable as error:
             _log.error("SERVING WITHOUT JOURNAL: %s of %s is not recorded: %s", event.kind, event.request_id, error)
+            self._journal.append(replace(event, detail={**event.detail, RECORDED: LATE}))
             self._on_unrecorded()
 
     async def facts(self, request_id: str) -> RequestFacts | None:

@@ -17,6 +17,11 @@ PROCESSOR_LOST: Final = "processor_lost"
 """Reason of an outcome that another processor wrote, because the one that served the request is gone."""
 
 
+RECORDED: Final = "recorded"
+LATE: Final = "late"
+"""Detail of a boundary that was crossed while the database was away, where the operator chose to serve all the same."""
+
+
 class EventKind(StrEnum):
     """One word per transition; the same words appear in logs, traces and the status page."""
 

@@ -8,7 +8,7 @@ from extproc.contract import headers as names
 from extproc.contract.errors import FORMS, ClientError, ErrorCode
 from extproc.decision.idempotency import REFUSALS, ClaimOutcome, InvalidKey, fingerprint, hash_key, parse_key
 from extproc.journal.idempotency import TTL_MS, Claimed, IdempotencyKeys, KeyClaim, StoredAnswer
-from extproc.journal.interface import JournalUnavailable
+from extproc.journal.interface import Journal, JournalUnavailable
 from extproc.processor import wording
 from extproc.processor.client_stream import ClientStream, Headers, Metadata, Write
 from extproc.processor.intake import RequestRejected
@@ -51,6 +51,8 @@ class Keying:
     """What a processor needs to honour keys. ``secret`` is the same in all gateways that share a database."""
 
     keys: IdempotencyKeys
+    journal: Journal
+    """Of requests with a key. Their boundaries are recorded or not crossed, also where others are served without a journal."""
     secret: bytes
     caller_header: str = "authorization"
     """The header that tells callers apart: a key is scoped to its caller."""

@@ -192,8 +192,9 @@ class Service:
             await answer_repeat(client, dialect, claimed, replay=policy.journal.replay)
             return
         # From here to ADMITTED nothing may wait: a claimed key's request must be in the journal, whatever happens next.
+        journal = self._world.journal if claimed is None else self._world.keying.journal
         record = RequestRecord(
-            self._world.journal, request_id if claimed is None else claimed.request_id, self._world.wall_ms, self._world.observer
+            journal, request_id if claimed is None else claimed.request_id, self._world.wall_ms, self._world.observer
         )
         record.note(
             EventKind.ADMITTED,

@@ -120,7 +120,7 @@ def test_list_filters_by_outcome_and_time(url: str):
 def test_verify_is_content_with_a_sound_journal(url: str):
     result = run("verify", "--db", url)
     assert result.exit_code == 0
-    assert result.output == "2 requests, 0 running, 0 waiting_for_housekeeping; 0 promises broken\n"
+    assert result.output == "2 requests, 0 running, 0 waiting for housekeeping, 0 boundaries recorded late; 0 promises broken\n"
 
 
 def test_verify_names_the_request_and_the_promise_it_broke(url: str):

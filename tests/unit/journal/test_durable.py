@@ -160,11 +160,13 @@ async def test_events_beyond_the_limit_are_given_up_oldest_first(start_process, 
     assert "gives up its oldest events" in caplog.text
 
 
-async def test_serving_without_journal_is_loud_and_counted(start_process, caplog):
+async def test_serving_without_journal_is_loud_counted_and_stored_late(start_process, monkeypatch, caplog):
+    monkeypatch.setattr("extproc.journal.durable.RETRY_S", 0.0)
     process = await start_process()
     switch = Switch(process.database)
     unrecorded: list[None] = []
-    journal = OptionalJournal(DurableJournal(switch, process.owner), lambda: unrecorded.append(None))
+    durable = DurableJournal(switch, process.owner)
+    journal = OptionalJournal(durable, lambda: unrecorded.append(None))
     switch.broken = True
     with caplog.at_level(logging.ERROR):
         await journal.commit(admitted())
@@ -172,6 +174,10 @@ async def test_serving_without_journal_is_loud_and_counted(start_process, caplog
     assert len(unrecorded) == 2
     assert caplog.text.count("SERVING WITHOUT JOURNAL") == 2
     assert journal.available
+    switch.broken = False
+    await until(lambda: durable.available)
+    events = await journal.events("req_1")
+    assert [(event.kind, event.detail.get("recorded")) for event in events] == [("admitted", "late"), ("first_delta_sent", "late")]
 
 
 async def test_serving_without_journal_still_refuses_a_request_that_was_taken_over(start_process):

@@ -206,7 +206,7 @@ class Stage:
                 new_id=self.new_id,
                 held_bytes_max=self.held_bytes_max,
                 is_draining=lambda: self.draining,
-                keying=Keying(keys=MemoryKeys(self.journal, lambda: 0), secret=b"secret"),
+                keying=Keying(keys=MemoryKeys(self.journal, lambda: 0), journal=self.journal, secret=b"secret"),
             ),
             ServiceLimits(request_bytes_max=1 << 20, streams_max=100),
             lambda question: self.policy,
