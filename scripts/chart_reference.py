@@ -3,6 +3,8 @@
 - deploy/k8s/chart/README.md: the table of values, from the comments in values.yaml
 - deploy/k8s/chart/values.schema.json: the policy's schema in it, from proto/policy.schema.json
 - deploy/k8s/chart/files/*.json: the parts of Envoy's configuration that a mesh's own Envoy is given, from envoy/envoy.yaml.j2
+- deploy/k8s/chart/files/alerts.yaml and grafana-dashboard.json: copies of those in deploy/observability, because Helm reads
+  nothing outside a chart
 """
 
 import json
@@ -19,6 +21,8 @@ from extproc.app.envoy_config import EnvoySettings, render
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "deploy" / "k8s" / "chart"
+OBSERVABILITY = ROOT / "deploy" / "observability"
+COPIED = ("alerts.yaml", "grafana-dashboard.json")
 README = CHART / "README.md"
 SCHEMA = CHART / "values.schema.json"
 BEGIN = "<!-- values: written by scripts/chart_reference.py from values.yaml -->"
@@ -114,10 +118,16 @@ def fresh_part(name: str) -> Callable[[str], str]:
     return lambda _text: json.dumps(envoy_parts()[name], indent=2) + "\n"
 
 
+def fresh_copy(name: str) -> Callable[[str], str]:
+    """The whole file as deploy/observability has it."""
+    return lambda _text: (OBSERVABILITY / name).read_text(encoding="utf-8")
+
+
 FRESH: dict[Path, Callable[[str], str]] = {
     README: fresh_readme,
     SCHEMA: fresh_schema,
     **{CHART / "files" / f"{name}.json": fresh_part(name) for name in ENVOY_PARTS},
+    **{CHART / "files" / name: fresh_copy(name) for name in COPIED},
 }
 
 

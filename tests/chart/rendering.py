@@ -21,12 +21,22 @@ API_VERSIONS = (
     "gateway.envoyproxy.io/v1alpha1/Backend",
     "networking.istio.io/v1alpha3/EnvoyFilter",
     "monitoring.coreos.com/v1/PodMonitor",
+    "monitoring.coreos.com/v1/PrometheusRule",
 )
 HA = CHART / "values-ha.yaml"
 ENVOY_GATEWAY = {"mode": "envoyGateway", "envoyGateway": {"routes": [{"name": "chat"}, {"name": "rpc", "kind": "GRPCRoute"}]}}
 ISTIO = {"mode": "istio", "istio": {"routes": ["chat"]}}
 EVERYTHING = {
     "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "monitoring": {
+        "rules": {"enabled": True, "labels": {"release": "prometheus"}},
+        "dashboard": {"enabled": True, "annotations": {"grafana_folder": "LLM"}},
+    },
+    "journal": {
+        "store": "postgres",
+        "postgres": {"existingSecret": "journal"},
+        "keySecret": {"existingSecret": "keys"},
+    },
     "podDisruptionBudget": {"enabled": True},
     "guard": {"existingSecret": "guard"},
     "imagePullSecrets": [{"name": "pull"}],
@@ -77,12 +87,17 @@ def helm(*arguments: str, stdin: str = "") -> str:
     return result.stdout
 
 
-def render(values: Mapping[str, Any] | None = None, *files: Path, api_versions: tuple[str, ...] = API_VERSIONS) -> Rendered:
-    """The chart with values laid over those of ``files``. Raises RefusedError."""
+def render(
+    values: Mapping[str, Any] | None = None,
+    *files: Path,
+    api_versions: tuple[str, ...] = API_VERSIONS,
+    chart: Path = CHART,
+) -> Rendered:
+    """A chart with values laid over those of ``files``. Raises RefusedError."""
     text = helm(
         "template",
         RELEASE,
-        str(CHART),
+        str(chart),
         *("--namespace", NAMESPACE, "--kube-version", "1.35.0"),
         *(word for version in api_versions for word in ("--api-versions", version)),
         *(word for file in files for word in ("--values", str(file))),

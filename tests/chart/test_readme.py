@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from extproc.app.cli import CLICK_COMMANDS, load
 from extproc.routes.annotations import PATHS
-from tests.chart.rendering import API_VERSIONS, ROOT, helm
+from tests.chart.rendering import API_VERSIONS, ROOT, helm, render
 
 README = (ROOT / "deploy" / "k8s" / "README.md").read_text()
 SHELL = [block.replace("\\\n", " ") for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)]
@@ -49,11 +49,19 @@ def test_every_command_of_ours_exists() -> None:
         command.commands[rest[0]].make_context(rest[0], rest[1:], resilient_parsing=True).close()
 
 
-def test_the_values_in_it_are_the_charts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    file = tmp_path_factory.mktemp("values") / "values.yaml"
-    file.write_text(example)
-    assert "routes.yaml" in helm("template", "x", str(ROOT / "deploy" / "k8s" / "chart"), "--values", str(file))
+ROUTES, MONITORING, ADAPTER = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize(("example", "brings"), [(ROUTES, "routes.yaml"), (MONITORING, "kind: PrometheusRule")])
+def test_the_values_in_it_are_the_charts(example: str, brings: str) -> None:
+    assert brings in render(YAML(typ="safe").load(example)).text
+
+
+def test_the_adapters_rule_keeps_the_series_name() -> None:
+    """Without `name`, prometheus-adapter serves a gauge under its own name, which the autoscaler asks for."""
+    (rule,) = YAML(typ="safe").load(ADAPTER)["rules"]
+    assert "name" not in rule
+    assert rule["seriesQuery"].startswith("deltafence_requests_active{")
 
 
 def test_its_objects_fit_the_charts_names() -> None:

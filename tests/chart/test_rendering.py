@@ -1,7 +1,9 @@
 """What the chart renders in every mode: valid objects, restricted pods, arguments that the programs know, refusals that help."""
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +42,7 @@ RENDERINGS: dict[str, Callable[[], Rendered]] = {
     "istio ha": lambda: render(ISTIO, HA),
     "istio everything": lambda: render({**EVERYTHING, **ISTIO, "istio": {"routes": []}}),
 }
+Notes = Callable[[dict[str, Any]], str]
 COMMANDS = {"processor": processor, "envoy-config": envoy_config, "drain": drain}
 
 
@@ -239,6 +242,20 @@ def test_the_journal_is_where_the_values_say() -> None:
     assert rendered.one("PersistentVolumeClaim")["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
+def test_secrets_reach_every_processor_as_files_that_it_may_read(rendered: Rendered) -> None:
+    """A Secret's files belong to root; mode 0440 opens them for the pod's fsGroup only."""
+    for spec in pod_specs(rendered):
+        secrets = {volume["name"] for volume in spec.get("volumes", []) if "secret" in volume}
+        processors = [container for container in containers(spec) if container.get("args", [""])[0] == "processor"]
+        for container in processors:
+            mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+            assert secrets <= mounts.keys()
+            files = [word.partition("=")[2] for word in container["args"] if "-file=" in word]
+            assert sorted(file.rpartition("/")[0] for file in files) == sorted(mounts[name] for name in secrets)
+            if secrets:
+                assert spec["securityContext"]["fsGroup"] == container["securityContext"]["runAsGroup"]
+
+
 def test_envoy_outlives_the_processor() -> None:
     spec = render().one("Deployment")["spec"]["template"]["spec"]
     envoy = next(container for container in spec["initContainers"] if container["name"] == "envoy")
@@ -297,6 +314,7 @@ NO_CRDS: tuple[str, ...] = ()
         ({**ISTIO, "routes": [{"name": "a", "path": "/a"}]}, "belong to the standalone gateway"),
         ({**ISTIO, "upstream": {"urls": ["https://a"]}}, "only mode standalone does"),
         ({**ENVOY_GATEWAY, "drain": {"settleSeconds": 120}}, "must exceed drain.settleSeconds"),
+        ({"podMonitor": {"enabled": True}}, "Prometheus can't reach the pods while networkPolicy.operators is empty"),
     ],
 )
 def test_contradictions_are_refused_with_what_to_do(values: dict[str, Any], reason: str) -> None:
@@ -305,17 +323,60 @@ def test_contradictions_are_refused_with_what_to_do(values: dict[str, Any], reas
     assert reason in str(refused.value)
 
 
-@pytest.mark.parametrize("values", [ENVOY_GATEWAY, ISTIO, {"podMonitor": {"enabled": True}}])
-def test_a_mode_whose_crds_are_missing_is_refused(values: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "values", [ENVOY_GATEWAY, ISTIO, {"podMonitor": {"enabled": True}}, {"monitoring": {"rules": {"enabled": True}}}]
+)
+def test_what_needs_missing_crds_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(RefusedError, match="which this cluster does not have"):
         render(values, api_versions=NO_CRDS)
 
 
-def test_notes_hold_the_first_request_and_warnings() -> None:
-    notes = helm("install", "--dry-run=client", "gateway", str(CHART), "--namespace", "llm").partition("NOTES:")[2]
-    assert "/v1/chat/completions" in notes
-    assert "WARNING: journal.store is memory" in notes
-    assert "helm -n llm test gateway" in notes
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    """What Helm prints after an install, from values.
+
+    A client-side `helm install` knows no CRDs and `helm template` drops the notes, so a copy of the chart has an object
+    that holds them.
+    """
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    holder = 'kind: Notes\nmetadata: {name: notes}\ntext: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}\n'
+    (chart / "templates" / "notes.yaml").write_text(holder)
+    return lambda values: str(render(values, chart=chart).one("Notes")["text"])
+
+
+@pytest.mark.parametrize(
+    ("mode", "way"),
+    [
+        ("standalone", "port-forward svc/gateway-deltafence 8080:80"),
+        ("istio", "port-forward svc/gateway-deltafence 8080:80"),
+        ("envoyGateway", "get gateway YOUR-GATEWAY"),
+    ],
+)
+def test_notes_hold_the_first_request_of_every_mode(notes: Notes, mode: str, way: str) -> None:
+    text = notes({"mode": mode})
+    assert way in text
+    assert "curl -N -i $GATEWAY/v1/chat/completions" in text
+    assert ("helm -n llm test gateway" in text) == (mode == "standalone")
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        ({}, "journal.store is memory"),
+        ({}, "guard.existingSecret is empty"),
+        ({"journal": {"store": "sqlite"}}, "journal.keySecret.existingSecret is empty"),
+        ({"autoscaling": {"enabled": True}}, "nobody may scrape it, so nothing will scale"),
+    ],
+)
+def test_notes_warn_of_what_is_weak(notes: Notes, values: dict[str, Any], warning: str) -> None:
+    warnings = [line for line in notes(values).splitlines() if line.startswith("WARNING: ")]
+    assert any(warning in line for line in warnings)
+
+
+def test_notes_of_a_sound_installation_hold_no_warning(notes: Notes) -> None:
+    journal = {"store": "sqlite", "keySecret": {"existingSecret": "keys"}}
+    assert "WARNING" not in notes({"journal": journal, "guard": {"existingSecret": "guard"}})
 
 
 def test_values_and_schema_name_the_same_keys() -> None:

@@ -139,6 +139,9 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   {{- if $.Values.guard.existingSecret }}
   - --token-file=/etc/deltafence-guard/{{ $.Values.guard.key }}
   {{- end }}
+  {{- if $.Values.journal.keySecret.existingSecret }}
+  - --key-secret-file=/etc/deltafence-keys/{{ $.Values.journal.keySecret.key }}
+  {{- end }}
   - --max-request-bytes={{ $.Values.processor.maxRequestBytes | int64 }}
   - --max-streams={{ $.Values.processor.maxStreams | int64 }}
   {{- if eq $.Values.mode "standalone" }}
@@ -197,6 +200,9 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   {{- if $.Values.guard.existingSecret }}
   - {name: deltafence-guard, mountPath: /etc/deltafence-guard, readOnly: true}
   {{- end }}
+  {{- if $.Values.journal.keySecret.existingSecret }}
+  - {name: deltafence-keys, mountPath: /etc/deltafence-keys, readOnly: true}
+  {{- end }}
 {{- end }}
 {{- end -}}
 
@@ -212,6 +218,13 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- if .Values.guard.existingSecret }}
 - name: deltafence-guard
   secret: {secretName: {{ .Values.guard.existingSecret }}, defaultMode: 0440}
+{{- end }}
+{{- if .Values.journal.keySecret.existingSecret }}
+- name: deltafence-keys
+  secret:
+    secretName: {{ .Values.journal.keySecret.existingSecret }}
+    defaultMode: 0440
+    items: [{key: {{ .Values.journal.keySecret.key }}, path: {{ .Values.journal.keySecret.key }}}]
 {{- end }}
 {{- end -}}
 

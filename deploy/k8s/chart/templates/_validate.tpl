@@ -47,7 +47,14 @@ and by the first object, so that `helm template` refuses too. */}}
 {{- fail (printf "mode: %s needs %s, which this cluster does not have; install it first (with helm template: --api-versions %s)" $.Values.mode . .) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.podMonitor.enabled (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor")) -}}
-{{- fail "podMonitor.enabled: needs monitoring.coreos.com/v1/PodMonitor, which this cluster does not have; install the Prometheus operator first (with helm template: --api-versions monitoring.coreos.com/v1/PodMonitor)" -}}
+{{- $operated := dict "podMonitor.enabled" (list .Values.podMonitor.enabled "PodMonitor") "monitoring.rules.enabled" (list .Values.monitoring.rules.enabled "PrometheusRule") -}}
+{{- range $key, $use := $operated -}}
+{{- $needed := printf "monitoring.coreos.com/v1/%s" (last $use) -}}
+{{- if and (first $use) (not ($.Capabilities.APIVersions.Has $needed)) -}}
+{{- fail (printf "%s: needs %s, which this cluster does not have; install the Prometheus operator first (with helm template: --api-versions %s)" $key $needed $needed) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.podMonitor.enabled .Values.networkPolicy.enabled (ne .Values.mode "envoyGateway") (not .Values.networkPolicy.operators) -}}
+{{- fail "podMonitor.enabled: Prometheus can't reach the pods while networkPolicy.operators is empty; name its namespace there, or set networkPolicy.enabled: false" -}}
 {{- end -}}
 {{- end -}}
