@@ -314,6 +314,7 @@ NO_CRDS: tuple[str, ...] = ()
         ({**ISTIO, "routes": [{"name": "a", "path": "/a"}]}, "belong to the standalone gateway"),
         ({**ISTIO, "upstream": {"urls": ["https://a"]}}, "only mode standalone does"),
         ({**ENVOY_GATEWAY, "drain": {"settleSeconds": 120}}, "must exceed drain.settleSeconds"),
+        ({"journal": {"store": "sqlite"}, "policy": {"lease": {"ttl_ms": 25_000}}}, "add --takeover-after=25000ms"),
         ({"podMonitor": {"enabled": True}}, "Prometheus can't reach the pods while networkPolicy.operators is empty"),
     ],
 )
@@ -321,6 +322,11 @@ def test_contradictions_are_refused_with_what_to_do(values: dict[str, Any], reas
     with pytest.raises(RefusedError) as refused:
         render(values)
     assert reason in str(refused.value)
+
+
+def test_a_lease_longer_than_the_takeover_is_taken_with_the_argument_that_the_refusal_names() -> None:
+    values = {"journal": {"store": "sqlite"}, "policy": {"lease": {"ttl_ms": 25_000}}}
+    assert "--takeover-after=25000ms" in render({**values, "processor": {"extraArgs": ["--takeover-after=25000ms"]}}).text
 
 
 @pytest.mark.parametrize(

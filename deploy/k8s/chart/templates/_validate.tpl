@@ -24,6 +24,10 @@ and by the first object, so that `helm template` refuses too. */}}
 {{- if and (eq .Values.journal.store "postgres") (not .Values.journal.postgres.existingSecret) -}}
 {{- fail "journal.postgres.existingSecret: is empty; name the Secret that holds the connection URL" -}}
 {{- end -}}
+{{- $ttl := dig "lease" "ttl_ms" 0 .Values.policy | int -}}
+{{- if and (ne .Values.journal.store "memory") (gt $ttl 20000) (not (contains "--takeover-after" (join " " .Values.processor.extraArgs))) -}}
+{{- fail (printf "policy.lease.ttl_ms: %d exceeds the 20 s after which other processors settle what one left, and the processor refuses that; add --takeover-after=%dms to processor.extraArgs" $ttl $ttl) -}}
+{{- end -}}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
 {{- fail (printf "autoscaling.minReplicas: %d exceeds autoscaling.maxReplicas %d" (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
 {{- end -}}
