@@ -33,7 +33,10 @@ class HealthWatch:
         roster: Roster,
         sessions: Callable[[], Collection[Session]],
         verdicts: VerdictMetrics | None = None,
+        restarted: Callable[[str], None] | None = None,
     ) -> None:
+        """``restarted`` hears the destination of a replica that was started again."""
+        self._restarted = restarted
         self._roster = roster
         self._verdicts = verdicts
         self._sessions = sessions
@@ -72,6 +75,8 @@ class HealthWatch:
             self._verdicts.changed(destination, history.judgement.verdict)
 
     def _judged(self, destination: str, judgement: Judgement) -> None:
+        if judgement.verdict is Verdict.RESTARTED and self._restarted is not None:
+            self._restarted(destination)
         if judgement.verdict is not Verdict.HUNG:
             return
         failure = Failure(cause=Cause.HUNG, evidence=f"health says hung: {judgement.evidence}")

@@ -136,7 +136,13 @@ class Processor:
         )
         limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
         self._service = Service(world, limits, self._policy_of, self._tools)
-        self._health = HealthWatch(settings.health, self._roster, lambda: self._service.sessions, self._telemetry.verdicts)
+        self._health = HealthWatch(
+            settings.health,
+            self._roster,
+            lambda: self._service.sessions,
+            self._telemetry.verdicts,
+            self._identities.restarted,
+        )
         if settings.surroundings.routes is not None:
             settings.surroundings.routes.judged = self._telemetry.policies.objects_judged
         self._transport = make_transport(settings.transport, self._service, settings.socket)
@@ -180,9 +186,10 @@ class Processor:
 
     async def _report_guards(self) -> None:
         """Say which replicas have a guard: without one, silence can't be fenced and ends in a controlled error."""
-        replicas = self._roster.replicas
-        for replica, standing in zip(replicas, await asyncio.gather(*map(self._fence.find_guard, replicas)), strict=True):
-            LOGGER.info("guard at %s: %s", replica.url, standing)
+        await asyncio.gather(*map(self._report_guard, self._roster.replicas))
+
+    async def _report_guard(self, replica: Replica) -> None:
+        LOGGER.info("guard at %s: %s", replica.url, await self._fence.find_guard(replica))
 
     async def _drain(self) -> None:
         """Start nothing new, let running streams end until the limit, end what is left in words."""

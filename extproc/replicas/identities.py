@@ -79,9 +79,9 @@ class Identities:
     def attempt_placed(self, replica: Replica) -> None:
         """See RosterListener."""
 
-    def restarted(self, replica: Replica) -> None:
-        """Another process answers at the replica's address: what the last one told says nothing of it."""
-        learner = self._learners.get(replica.destination)
+    def restarted(self, destination: str) -> None:
+        """Another process answers there: what the last one told says nothing of it."""
+        learner = self._learners.get(destination)
         if learner is not None:
             learner.learnt = None
             self._tell_roster(learner)

@@ -53,11 +53,11 @@ class Source:
             self.proof.set_result(proof)
 
 
-Restarted = Callable[[Replica], None]
-"""Told that another process answers at a replica's address. Must neither wait nor raise."""
+Restarted = Callable[[str], None]
+"""Told the destination where another process answers than before. Must neither wait nor raise."""
 
 
-def nobody_asks(replica: Replica) -> None:
+def nobody_asks(destination: str) -> None:
     """Where restarts concern nobody else."""
 
 
@@ -89,7 +89,7 @@ class Watch:
     def on_boot_changed(self, before: str, after: str) -> None:
         """Its attempts hear of it from ``on_stamp``, which knows what it proves for each."""
         log.warning("replica %s restarted: boot id %s, was %s", self.replica.url, after, before)
-        self._restarted(self.replica)
+        self._restarted(self.replica.destination)
 
     def on_silence(self, attempt_id: str, silent_ms: int) -> None:
         """The lease is over on our own clock: the attempt is uncertain, and fenced at the same moment."""

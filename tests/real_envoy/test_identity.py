@@ -72,8 +72,10 @@ async def test_what_the_operator_declares_tells_replicas_apart(tmp_path: Path) -
         assert not [path for path in found if len(path) > 1 and path != ("a", "c")]
 
 
-async def test_a_replica_that_comes_back_with_another_model_repeats_nothing_any_more(tmp_path: Path) -> None:
-    async with first_one_failing(tmp_path, [guarded("a"), guarded("b")]) as stage:
+@pytest.mark.parametrize("guard", [True, False], ids=["its guard tells", "health sees"])
+async def test_a_replica_that_comes_back_with_another_model_repeats_nothing_any_more(tmp_path: Path, guard: bool) -> None:
+    replicas = [replace(guarded(name), guard=guard) for name in "ab"]
+    async with first_one_failing(tmp_path, replicas, "--health-interval", "500ms") as stage:
         assert ("a", "b") in await paths(stage)
         second = stage.hosts[1].replica
         learnt = await stage.identity_of(second)

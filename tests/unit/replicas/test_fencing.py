@@ -303,7 +303,7 @@ class TestRoster:
     async def test_a_restart_is_told_to_whoever_learns_what_is_served(
         self, client: GuardClient, replica: Replica, guard: ScriptedGuard, clock: Clock
     ) -> None:
-        restarted: list[Replica] = []
+        restarted: list[str] = []
         fence = GuardedFence(client=client, processor_id="gateway-1", restarted=restarted.append)
         await fence.find_guard(replica)
         assert restarted == []
@@ -311,4 +311,4 @@ class TestRoster:
         clock.now_ms += 1
         await fence.find_guard(replica)
         await fence.close()
-        assert restarted == [replica]
+        assert restarted == [replica.destination]

@@ -122,12 +122,12 @@ async def test_after_a_restart_it_is_asked_before_it_is_believed(
 ) -> None:
     async with identities.learning():
         telling.facts[B.url] = Facts(model="llama", root="/models/other")
-        identities.restarted(B)
+        identities.restarted(B.destination)
         assert not may_repeat(roster, A, B)
         await telling.until_asked(B.url, 2)
         assert not may_repeat(roster, A, B)
         telling.facts[B.url] = LLAMA
-        identities.restarted(B)
+        identities.restarted(B.destination)
         await telling.until_asked(B.url, 3)
         assert may_repeat(roster, A, B)
 
@@ -163,4 +163,4 @@ async def test_a_start_does_not_wait_for_one_that_never_answers(roster: Roster, 
 
 async def test_a_restart_of_one_that_is_not_known_is_nothing(identities: Identities) -> None:
     async with identities.learning():
-        identities.restarted(Replica(destination="c:1", url="http://c:1"))
+        identities.restarted("c:1")
