@@ -15,7 +15,7 @@ from extproc.app.gateway_settings import free_port
 from extproc.contract import headers as names
 from extproc.sim.process import start_replica
 from extproc.sim.settings import Settings
-from tests.real_envoy.durable import Answer, chat, durable_gateway, verified
+from tests.real_envoy.durable import Answer, chat, durable_gateway, logged, verified
 from tests.real_envoy.scripted_tool import scripted_tool
 
 Outcome = TypeVar("Outcome")
@@ -56,8 +56,8 @@ async def test_a_key_that_comes_through_both_gateways_runs_once(database: str, t
             return list(await asyncio.gather(*(gateway.ask(chat(), key) for gateway in gateways)))
 
         races = await in_groups(race)
-        logs = [await replica.log() for replica in replicas]
-    runs = Counter(record["request_id"] for log in logs for record in log if record["request_id"])  # the rest is health's
+        records = await logged(replicas)
+    runs = Counter(record["request_id"] for record in records)
     for answers in races:
         (request_id,) = {answer.request_id for answer in answers}
         assert runs[request_id] == 1

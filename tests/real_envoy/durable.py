@@ -164,6 +164,12 @@ async def durable_gateway(
     assert "Traceback" not in text, text[-6000:]
 
 
+async def logged(replicas: Sequence[ReplicaProcess]) -> list[dict[str, Any]]:
+    """The attempts that living replicas have logged, oldest first; not the questions of health."""
+    records = [record for replica in replicas if replica.returncode is None for record in await replica.log()]
+    return sorted((record for record in records if record["request_id"]), key=lambda record: float(record["received_at"]))
+
+
 class Scene:
     """One logical request of a test's, with faults of its own at both replicas."""
 
@@ -182,8 +188,7 @@ class Scene:
         """Wait until a replica holds the request, or has begun to break."""
         async with asyncio.timeout(LIMIT_S):
             while True:
-                records = [record for replica in self.replicas for record in await replica.log()]
-                if any(record["fault"] for record in records):
+                if any(record["fault"] for record in await logged(self.replicas)):
                     return
                 await asyncio.sleep(0.02)
 

@@ -19,7 +19,7 @@ from extproc.sim.faults import What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
-from tests.real_envoy.durable import Answer, Gateway, Scene, chat, durable_gateway, verified
+from tests.real_envoy.durable import Answer, Gateway, Scene, chat, durable_gateway, logged, verified
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,8 +38,7 @@ class KeyStage:
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
         """The replicas' own log of a logical request, oldest first."""
-        records = [record for replica in self.replicas for record in await replica.log() if record["request_id"] == request_id]
-        return sorted(records, key=lambda record: float(record["received_at"]))
+        return [record for record in await logged(self.replicas) if record["request_id"] == request_id]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -323,8 +322,7 @@ async def test_the_sdk_reads_a_replay_like_a_first_answer(
             texts.append([whole.choices[0].message.content or ""])
     assert texts[0] == texts[1]
     assert len("".join(texts[0]).split()) == TOKENS
-    records = [record for replica in stage.replicas for record in await replica.log()]
-    assert len(records) == 1
+    assert len(await logged(stage.replicas)) == 1
 
 
 async def test_the_sdk_raises_what_happened_and_does_not_try_again(
@@ -350,5 +348,4 @@ async def test_the_sdk_raises_what_happened_and_does_not_try_again(
     assert body["request_id"] == broken.value.body["request_id"]
     with pytest.raises(openai.UnprocessableEntityError):
         await sdk.chat.completions.create(**(ask | {"model": "another"}))  # type: ignore[call-overload]
-    records = [record for replica in stage.replicas for record in await replica.log()]
-    assert len(records) == 1
+    assert len(await logged(stage.replicas)) == 1

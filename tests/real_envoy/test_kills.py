@@ -7,11 +7,10 @@ is told must agree with what it has really received, and the stored story must b
 import asyncio
 import itertools
 import json
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import httpx
 import pytest
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.children import Child, start_child
 from extproc.app.envoy_config import ToolEndpoint
 from extproc.app.gateway_settings import free_port
 from extproc.contract import headers as names
@@ -29,43 +27,12 @@ from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from tests.crash.test_crash import histories_of
 from tests.real_envoy.durable import POLICY, Answer, Gateway, Scene, chat, durable_gateway, stored, verified
+from tests.real_envoy.frail import Frail
 from tests.real_envoy.scripted_tool import ScriptedTool, scripted_tool
 
-PROCESSOR = (sys.executable, "-m", "extproc.app", "processor")
 KILLED = (sys.executable, "-m", "tests.real_envoy.killed_processor")
 SHORT_LEASES = {"lease": {"ttl_ms": 1_000, "cancel_timeout_ms": 200}, "journal": {"replay": True}, "tools": "ledger"}
 REQUEST = "req_01J00000000000000000000000"
-
-
-@dataclass
-class Frail(Gateway):
-    """A gateway whose processor can be killed and started again under its Envoy."""
-
-    options: tuple[str, ...] = ()
-    tools: str = ""
-    processor: Child | None = field(default=None, init=False)
-
-    async def start(self, *command: str) -> None:
-        """Start a processor, and wait until it serves."""
-        self.processor = await start_child("processor", [*(command or PROCESSOR), *self.options])
-        async with asyncio.timeout(60):
-            while True:
-                assert not self.processor.has_ended, "the processor ended before it served"
-                try:
-                    if (await self.http.get(f"{self.admin}/readyz")).status_code == 200:
-                        return
-                except httpx.HTTPError:
-                    await asyncio.sleep(0.02)
-
-    async def kill(self) -> None:
-        assert self.processor is not None
-        await self.processor.kill()
-
-    async def stop(self) -> bool:
-        """Stop the processor, if it lives; whether it did."""
-        assert self.processor is not None
-        await self.processor.stop(grace_s=30)
-        return await self.processor.wait() != -signal.SIGKILL
 
 
 @dataclass

@@ -24,6 +24,7 @@ from tests.real_envoy.durable import (
     chat,
     deltafence,
     durable_gateway,
+    logged,
     stored,
     tool_calls,
     verified,
@@ -46,8 +47,8 @@ class ToolStage:
 
     async def calls(self, request_id: str) -> list[dict]:
         """What the living replicas say of a request's calls; the log of one that was killed went with it."""
-        records = [record for replica in self.replicas if replica.returncode is None for record in await replica.log()]
-        return [call for record in records if record["request_id"] == request_id for call in record["tool_calls"]]
+        records = [record for record in await logged(self.replicas) if record["request_id"] == request_id]
+        return [call for record in records for call in record["tool_calls"]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
