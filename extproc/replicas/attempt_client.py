@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 EOF_GRACE_S: Final = 0.02
-"""When Envoy itself dies, its egress connections and its ext_proc streams break at once. The session is cancelled within
-7 ms (FACTS C12); waiting this long before blaming the replica keeps that from looking like a replica's death."""
+"""When Envoy itself dies, its egress connections, or the streams on them, and its ext_proc streams break at once. The session is
+cancelled within 7 ms (FACTS C12); waiting this long before blaming the replica keeps that from looking like a replica's death."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

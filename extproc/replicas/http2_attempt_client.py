@@ -1,7 +1,8 @@
 """One HTTP/2 stream to the egress listener for one attempt, over a few connections that all attempts share.
 
-Many attempts' pieces come in one read, which saves most of what a connection an attempt costs. And a replica's end is told apart
-from Envoy's: the first resets one stream, the second takes the connection.
+Many attempts' pieces come in one read, which saves most of what a connection an attempt costs. A replica's end resets one stream,
+Envoy's takes the connection; but an Envoy that is told to stop resets streams before it goes (measured), so the first, too, is
+only told after EOF_GRACE_S.
 """
 
 import asyncio
@@ -127,32 +128,38 @@ class AttemptLink(Http2Link):
                 if attempt is not None:
                     attempt.take_data(event.data)
                     if event.ended:
-                        self._finish(event.stream_id, None)
+                        self._finish(event.stream_id)
                 continue
             match event:
                 case HeadReceived(stream_id, fields, ended):
                     if (attempt := self._attempts.get(stream_id)) is not None:
                         attempt.take_head(fields)
                         if ended:
-                            self._finish(stream_id, None)
+                            self._finish(stream_id)
                 case TrailersReceived(stream_id):
-                    self._finish(stream_id, None)
+                    self._finish(stream_id)
                 case StreamBroken(stream_id, _, reason):
-                    self._finish(stream_id, f"stream {reason}")
+                    self._break(stream_id, f"stream {reason}")
 
     def link_lost(self, evidence: str) -> None:
-        lost, self._attempts = self._attempts, {}
-        for attempt in lost.values():
-            self._loop.call_later(EOF_GRACE_S, attempt.end, evidence)
+        for stream_id in tuple(self._attempts):
+            self._break(stream_id, evidence)
         self._on_idle(self)
 
-    def _finish(self, stream_id: int, broken: str | None) -> None:
+    def _finish(self, stream_id: int) -> None:
         attempt = self._attempts.pop(stream_id, None)
         if attempt is None:
             return
         # A response may end before its request does (RFC 9113 section 8.1).
         self.connection.reset_stream(stream_id, Code.NO_ERROR)
-        attempt.end(broken)
+        attempt.end(None)
+        self._retire_if_idle()
+
+    def _break(self, stream_id: int, evidence: str) -> None:
+        attempt = self._attempts.pop(stream_id, None)
+        if attempt is None:
+            return
+        self._loop.call_later(EOF_GRACE_S, attempt.end, evidence)
         self._retire_if_idle()
 
     def _retire_if_idle(self) -> None:

@@ -8,8 +8,11 @@ import pytest
 
 from extproc.replicas.attempt_client import AttemptRequest
 from extproc.replicas.http2_attempt_client import RESETS_PER_CONNECTION, STREAMS_PER_CONNECTION, Http2AttemptClient
+from tests.unit.http2.probe import GOAWAY, number, raw
 from tests.unit.replicas.scripted_egress import Asked, Listener, ScriptedEgress, scripted_egress
 
+GOING_AWAY = raw(GOAWAY, 0, 0, number(1) + number(0))
+"""Stream 1 was looked at, and no other."""
 REQUEST = AttemptRequest(method="POST", path="/", authority="gateway", headers=(("x-padded", " a "),), body=b"{}")
 
 
@@ -102,8 +105,7 @@ async def test_an_envoy_that_goes_away_gets_no_new_attempts_and_ends_its_own(egr
     listener = Listener()
     await egress.client.open(REQUEST, listener)
     asked = await egress.asked.get()
-    asked.connection.protocol.close_connection(last_stream_id=1)
-    asked.connection.flush()
+    asked.connection.transport.write(GOING_AWAY)
     await until(lambda: not next(iter(egress.client._links)).takes_attempts)
     other = await answered(egress)
     assert other.connection is not asked.connection
@@ -114,8 +116,7 @@ async def test_a_stream_that_envoy_has_not_looked_at_is_told_as_refused(egress: 
     await egress.client.open(REQUEST, first)
     await egress.client.open(REQUEST, second)
     asked = await egress.asked.get()
-    asked.connection.protocol.close_connection(last_stream_id=1)
-    asked.connection.flush()
+    asked.connection.transport.write(GOING_AWAY)
     evidence = await second.until_ended()
     assert evidence == "stream the peer is going away (NO_ERROR) before the response headers"
     assert not first.ended
