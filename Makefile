@@ -22,7 +22,8 @@ lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
 
 # Each slower folder of tests is a target of its own; CI runs them all.
-SUITES := test-unit test-simulation test-envoy test-telemetry test-browser test-docs test-sdk test-crash test-postgres test-chart test-vllm
+SUITES := test-unit test-simulation test-envoy test-sdk test-telemetry test-browser test-docs test-crash test-postgres \
+	test-netns test-chart test-vllm
 
 test: check $(SUITES) ## the whole test suite
 
