@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 import click
@@ -17,6 +18,7 @@ from extproc.decision.effects import Outcome
 from extproc.journal.durable import DurableJournal
 from extproc.journal.interface import JournalQuery
 from extproc.journal.records import LATE, OPEN, RECORDED, JournalEvent, RequestFacts, fold_all
+from extproc.journal.texts import RequestText, select_text
 from extproc.journal.verify import Violation, verify
 from extproc.storage.owner import Owner
 from extproc.storage.script import Database
@@ -35,8 +37,12 @@ def journal() -> None:
 @click.argument("request_id")
 @DATABASE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, the same as GET /deltafence/v1/requests/{id}.")
-def show(request_id: str, url: str, as_json: bool) -> None:
+@click.option("--text", "with_text", is_flag=True, help="Print what was asked and answered instead (policy journal.store_text).")
+def show(request_id: str, url: str, as_json: bool, with_text: bool) -> None:
     """Print one request's facts and its timeline. Exit status 1 where it is unknown."""
+    if with_text:
+        _show_text(request_id, run_on_database(url, lambda database: database.read(partial(select_text, request_id))))
+        return
     events = run_on_database(url, lambda database: _open(database).events(request_id))
     facts = fold_all(events)
     if facts is None:
@@ -107,6 +113,14 @@ def _open(database: Database) -> DurableJournal:
 
 
 # --- words for people ------------------------------------------------------------------------------------------------------
+
+
+def _show_text(request_id: str, text: RequestText | None) -> None:
+    if text is None:
+        click.echo(f"no text of {request_id} is in the journal", err=True)
+        sys.exit(NOT_FOUND_STATUS)
+    for title, body in (("request", text.request), ("answer", text.answer)):
+        click.echo(f"--- {title}\n{body.decode('utf-8', 'replace').rstrip()}")
 
 
 def _summary(facts: RequestFacts) -> str:

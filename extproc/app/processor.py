@@ -126,6 +126,7 @@ class Processor:
                 ttl_ms=settings.keys.ttl_ms,
                 caller_header=settings.keys.caller_header,
             ),
+            texts=stores.texts,
             observer=self._telemetry.observer,
             decisions=DecisionFile(settings.decision_log) if settings.decision_log else NO_DECISION_LOG,
         )

@@ -16,6 +16,7 @@ from extproc.journal.idempotency import DurableKeys, IdempotencyKeys
 from extproc.journal.interface import Journal
 from extproc.journal.memory import MemoryJournal
 from extproc.journal.memory_keys import MemoryKeys
+from extproc.journal.texts import DurableTexts, NoTexts, Texts
 from extproc.storage.opening import open_database
 from extproc.storage.owner import TTL_MS, Owner
 from extproc.storage.script import Database, StorageUnavailable
@@ -52,12 +53,20 @@ class KeySettings:
 class Stores:
     """One process's journal, keys and ledger. ``ledger`` is None without a database."""
 
-    def __init__(self, journal: Journal, keyed_journal: Journal, keys: IdempotencyKeys, ledger: DurableLedger | None) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        keyed_journal: Journal,
+        keys: IdempotencyKeys,
+        ledger: DurableLedger | None = None,
+        texts: Texts | None = None,
+    ) -> None:
         self.journal = journal
         """May do without its database, where the operator chose that; ``keyed_journal`` never does."""
         self.keyed_journal = keyed_journal
         self.keys = keys
         self.ledger = ledger
+        self.texts: Texts = texts or NoTexts()
         self._closing = AsyncExitStack()
         self._background: list[asyncio.Task[None]] = []
 
@@ -65,7 +74,7 @@ class Stores:
     def in_memory(cls) -> Self:
         """Without a database."""
         journal = MemoryJournal()
-        return cls(journal, journal, MemoryKeys(journal, lambda: time.monotonic_ns() // 1_000_000), None)
+        return cls(journal, journal, MemoryKeys(journal, lambda: time.monotonic_ns() // 1_000_000))
 
     @classmethod
     async def open(cls, settings: StoreSettings, processor_id: str, on_unrecorded: Callable[[], None]) -> Self:
@@ -92,11 +101,13 @@ class Stores:
         keys = DurableKeys(database, owner, journal)
         optional = settings.when_unavailable is WhenUnavailable.SERVE_WITHOUT_JOURNAL
         chosen = OptionalJournal(journal, on_unrecorded) if optional else journal
-        stores = cls(chosen, journal, keys, DurableLedger(database, owner))
+        texts = DurableTexts(database, owner, journal)
+        stores = cls(chosen, journal, keys, DurableLedger(database, owner), texts)
         stores._closing.push_async_callback(database.close)
         stores._closing.push_async_callback(_leave, owner)
         stores._closing.push_async_callback(journal.close)
         stores._closing.push_async_callback(keys.close)
+        stores._closing.push_async_callback(texts.close)
         housekeeping = Housekeeping(database, owner, settings.retention)
         stores._background = [
             asyncio.create_task(owner.run_renewals(), name="renew this process's name"),

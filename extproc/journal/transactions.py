@@ -110,7 +110,7 @@ def settle_lost_request(owner: Owner, request_id: str) -> Script[RequestFacts | 
 
 def delete_requests(request_ids: Sequence[str]) -> Script[None]:
     """Forget requests and all that is stored of them."""
-    for name in ("delete_events", "delete_answers", "delete_requests"):
+    for name in ("delete_events", "delete_answers", "delete_texts", "delete_requests"):
         yield SQL(name, request_ids=_json(request_ids))
 
 

@@ -114,10 +114,10 @@ def repeat_error(claimed: Claimed) -> ClientError:
 
 
 class KeptClientStream(ClientStream):
-    """Writes one answer and keeps a copy for repeats. For routes with ``journal.replay``.
+    """Writes one answer and keeps a copy. For routes with ``journal.replay`` or ``journal.store_text``.
 
-    The copy is stored before the outcome is: whoever learns that the answer is complete can have it. One that is longer than
-    ``bytes_max`` is not stored, and its repeats get the facts.
+    For a replay the copy is stored before the outcome is: whoever learns that the answer is complete can have it. One that is
+    longer than ``bytes_max`` is not stored, and its repeats get the facts.
     """
 
     def __init__(self, write: Write, *, keys: IdempotencyKeys, bytes_max: int) -> None:
@@ -127,11 +127,17 @@ class KeptClientStream(ClientStream):
         self._bytes_max = bytes_max
         self._status = 0
         self._headers: tuple[tuple[str, str], ...] = ()
-        self._body: bytearray | None = bytearray()
+        self._body = bytearray()
+        self._too_long = False
 
     def keep_for(self, request_id: str) -> None:
         """The request has a key, so its answer is worth keeping."""
         self._request_id = request_id
+
+    @property
+    def copy(self) -> bytes:
+        """What was written, up to ``bytes_max``."""
+        return bytes(self._body)
 
     async def begin(self, status: int, headers: Headers, metadata: Metadata | None = None) -> None:
         self._status, self._headers = status, tuple(headers)
@@ -142,17 +148,23 @@ class KeptClientStream(ClientStream):
         await super().write(data)
 
     async def keep(self, last: bytes) -> None:
-        self._keep(last)
-        if self._body is None or not self._request_id:
+        if not self._request_id or self._too_long or len(self._body) + len(last) > self._bytes_max:
             return
-        answer = StoredAnswer(status=self._status, headers=self._headers, body=bytes(self._body))
+        answer = StoredAnswer(status=self._status, headers=self._headers, body=self.copy + last)
         try:
             await self._keys.store_answer(self._request_id, answer)
         except JournalUnavailable as error:
             _log.error("the answer of %s is not kept for repeats: %s", self._request_id, error)
 
+    async def end(self, data: bytes, metadata: Metadata) -> None:
+        self._keep(data)
+        await super().end(data, metadata)
+
+    async def answer(self, status: int, headers: Headers, body: bytes, *, details: str, metadata: Metadata) -> None:
+        self._keep(body)
+        await super().answer(status, headers, body, details=details, metadata=metadata)
+
     def _keep(self, data: bytes) -> None:
-        if self._body is not None:
-            self._body += data
-            if len(self._body) > self._bytes_max:
-                self._body = None
+        room = self._bytes_max - len(self._body)
+        self._body += data[:room]
+        self._too_long = self._too_long or len(data) > room

@@ -1,12 +1,13 @@
 """What a session needs of the world besides Envoy and the egress: small interfaces, so that tests can stand in."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from extproc.decision.causes import Failure, Fencing
 from extproc.decision.policy import LeasePolicy
 from extproc.journal.interface import Journal
+from extproc.journal.texts import NoTexts, Texts
 from extproc.processor.decision_log import NO_DECISION_LOG, DecisionLog
 from extproc.processor.keyed import Keying
 from extproc.processor.observing import UNOBSERVED, Observer
@@ -82,5 +83,6 @@ class World:
     """What one request may hold of an answer that is not delivered yet."""
     is_draining: Callable[[], bool]
     keying: Keying
+    texts: Texts = field(default_factory=NoTexts)
     observer: Observer = UNOBSERVED
     decisions: DecisionLog = NO_DECISION_LOG

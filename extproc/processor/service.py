@@ -17,6 +17,7 @@ from extproc.decision.idempotency import ClaimOutcome
 from extproc.decision.policy import Mode, Policy, ToolsMode
 from extproc.decision.request import RequestState
 from extproc.journal.records import EventKind
+from extproc.journal.texts import RequestText
 from extproc.processor import messages, wording
 from extproc.processor.client_stream import ClientStream, Metadata, Written
 from extproc.processor.intake import ClientGone, RequestRejected, check_head, read_body, read_request, trace_parent
@@ -158,7 +159,7 @@ class Service:
 
     def _client_stream(self, stream: Stream, policy: Policy) -> ClientStream:
         keying = self._world.keying
-        if not policy.journal.replay:
+        if not (policy.journal.replay or policy.journal.store_text):
             return ClientStream(stream.write)
         return KeptClientStream(stream.write, keys=keying.keys, bytes_max=keying.answer_bytes_max)
 
@@ -204,7 +205,7 @@ class Service:
             stream=request.stream,
             traceparent=trace_parent(head.headers),
         )
-        if claimed is not None and isinstance(client, KeptClientStream):
+        if claimed is not None and policy.journal.replay and isinstance(client, KeptClientStream):
             client.keep_for(record.request_id)
         session = Session(world=self._world, request=request, policy=policy, client=client, record=record)
         try:
@@ -217,6 +218,8 @@ class Service:
             self.sessions.discard(session)
             if not record.ended:
                 _record_broken_session(record, session.state)
+            if policy.journal.store_text and isinstance(client, KeptClientStream):
+                self._world.texts.keep(record.request_id, RequestText(request=body, answer=client.copy))
 
     async def _tools_forbid(self, request_id: str, policy: Policy) -> bool:
         """A key's further run is a repeat like any other: not where a tool may be called twice (R12)."""

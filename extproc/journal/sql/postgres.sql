@@ -141,6 +141,13 @@ RETURNING request_id
 -- name: select_answer
 SELECT status, headers, body FROM answers WHERE request_id = :request_id
 
+-- name: insert_text
+INSERT INTO texts (request_id, request, answer) VALUES (:request_id, :request, :answer)
+ON CONFLICT (request_id) DO UPDATE SET request = excluded.request, answer = excluded.answer
+
+-- name: select_text
+SELECT request, answer FROM texts WHERE request_id = :request_id
+
 -- name: delete_expired_keys
 DELETE FROM idempotency_keys WHERE key_hash IN (
     SELECT key_hash FROM idempotency_keys
@@ -176,3 +183,6 @@ DELETE FROM events WHERE request_id IN (SELECT json_array_elements_text(:request
 
 -- name: delete_answers
 DELETE FROM answers WHERE request_id IN (SELECT json_array_elements_text(:request_ids::json))
+
+-- name: delete_texts
+DELETE FROM texts WHERE request_id IN (SELECT json_array_elements_text(:request_ids::json))

@@ -164,3 +164,14 @@ async def test_an_answer_that_can_not_be_stored_is_delivered(caplog: pytest.LogC
     await deliver(keys, b"data: 1\n\n", b"")
     assert keys.stream.ended
     assert "not kept for repeats" in caplog.text
+
+
+async def test_the_copy_is_everything_that_was_written_up_to_its_bound():
+    client = KeptClientStream(FakeStream([]).write, keys=Keys(FakeStream([])), bytes_max=10)
+    await client.begin(200, [])
+    await client.write(b"12345")
+    await client.end(b"6789abc", {})
+    assert client.copy == b"123456789a"
+    refused = KeptClientStream(FakeStream([]).write, keys=Keys(FakeStream([])), bytes_max=10)
+    await refused.answer(503, [], b"{}", details="x", metadata={})
+    assert refused.copy == b"{}"

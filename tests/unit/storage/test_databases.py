@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from extproc.storage.migrations import SQL, read_version
+from extproc.storage.migrations import SQL, migrations, read_version
 from extproc.storage.opening import open_database
-from extproc.storage.script import Database, Script, StorageUnavailable
+from extproc.storage.script import Database, Dialect, Script, StorageUnavailable
 
 
 def write_row(processor_id: str) -> Script[str]:
@@ -17,9 +17,22 @@ def write_row(processor_id: str) -> Script[str]:
 
 async def test_two_processes_that_open_an_empty_database_at_once_both_find_its_tables(database_url: str):
     databases = await asyncio.gather(open_database(database_url), open_database(database_url))
-    assert [await database.read(read_version) for database in databases] == [1, 1]
+    assert [await database.read(read_version) for database in databases] == [max(migrations(Dialect.SQLITE))] * 2
     for database in databases:
         await database.close()
+
+
+async def test_a_database_of_an_older_schema_is_brought_up_to_date(database_url: str, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as older:
+        older.setattr("extproc.storage.migrations.migrations", lambda dialect: {1: migrations(dialect)[1]})
+        database = await open_database(database_url)
+        assert await database.read(read_version) == 1
+        await database.write(lambda: write_row("proc_a"))
+        await database.close()
+    database = await open_database(database_url)
+    assert await database.read(read_version) == max(migrations(database.dialect))
+    assert await _names(database) == ["proc_a"]
+    await database.close()
 
 
 async def test_opening_again_keeps_what_is_there(database_url: str):
