@@ -162,7 +162,7 @@ def eventually() -> Callable[..., Awaitable[object]]:
     """``await eventually(read, is_right)``: read again and again until it is right; the test's timeout bounds it."""
 
     async def wait(read: Callable[[], Awaitable[object]], is_right: Callable[[object], bool]) -> object:
-        while not is_right(value := await read()):  # noqa: ASYNC110  (another process is watched)
+        while not is_right(value := await read()):
             await asyncio.sleep(0.005)
         return value
 
