@@ -59,11 +59,15 @@ test-sdk: setup ## the official SDKs of OpenAI (Python, Node) and Anthropic thro
 	! command -v npm >/dev/null || npm ci --silent --prefix tests/sdk/node
 	$(BIN)/pytest -n 2 tests/sdk
 
+# What runs over SQLite elsewhere, and over PostgreSQL here.
+OVER_A_DATABASE := tests/unit/journal tests/unit/tools tests/unit/processor/test_tool_service.py tests/unit/storage/test_databases.py \
+	tests/unit/app/test_stores.py tests/real_envoy/test_keys.py tests/real_envoy/test_tool_repeats.py tests/real_envoy/test_kills.py \
+	tests/real_envoy/test_journal_away.py tests/real_envoy/test_journal_commands.py
+
 test-postgres: setup ## journal, keys and ledger over a real PostgreSQL, which the tests start; races and kills. Installs it on Debian
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || \
 		(apt-get update --quiet && DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends postgresql)
-	$(BIN)/python tests/postgres/server.py $(BIN)/pytest tests/postgres tests/crash tests/unit/journal tests/unit/tools \
-		tests/unit/processor/test_tool_service.py tests/unit/storage/test_databases.py
+	$(BIN)/python tests/postgres/server.py $(BIN)/pytest -n 2 tests/postgres tests/crash $(OVER_A_DATABASE)
 
 test-crash: setup ## SIGKILL at every step of the database, over SQLite
 	$(BIN)/pytest tests/crash

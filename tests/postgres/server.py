@@ -49,7 +49,8 @@ def free_port() -> int:
 @contextmanager
 def running_server() -> Iterator[str]:
     """The address of an empty server, as long as the block runs."""
-    folder = Path(tempfile.mkdtemp(prefix="deltafence-postgres-"))
+    # /tmp, where the server's user can enter, and where a socket's name is short enough.
+    folder = Path(tempfile.mkdtemp(prefix="deltafence-postgres-", dir="/tmp"))
     port = free_port()
     try:
         if os.geteuid() == 0:

@@ -177,7 +177,10 @@ async def test_serving_without_journal_is_loud_counted_and_stored_late(start_pro
     switch.broken = False
     await until(lambda: durable.available)
     events = await journal.events("req_1")
-    assert [(event.kind, event.detail.get("recorded")) for event in events] == [("admitted", "late"), ("first_delta_sent", "late")]
+    assert [(event.kind, event.detail.get("recorded")) for event in events] == [
+        ("admitted", "late"),
+        ("first_delta_sent", "late"),
+    ]
 
 
 async def test_serving_without_journal_still_refuses_a_request_that_was_taken_over(start_process):
