@@ -85,6 +85,7 @@ class Attempt:
         self.held_bytes = 0
         self.last_received_ms = started_ms
         self._put = put
+        self._body_signal = BodyReceived(self)
         self._connection: AttemptConnection | None = None
         self._unread: list[bytes] = []
         self._unread_bytes = 0
@@ -146,7 +147,7 @@ class Attempt:
 
     def body_received(self, data: bytes) -> None:
         if not self._unread:
-            self._put(BodyReceived(self))
+            self._put(self._body_signal)
         self._unread.append(data)
         self._unread_bytes += len(data)
         if self._unread_bytes > UNREAD_BYTES_MAX and not self._paused and self._connection is not None:

@@ -207,6 +207,8 @@ def _header_text(header: HeaderValue) -> str:
 def _varint(number: int) -> bytes:
     if number < 0x80:
         return _ONE_BYTE[number]
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
     digits = bytearray()
     while number >= 0x80:
         digits.append(number & 0x7F | 0x80)

@@ -18,7 +18,6 @@ CLOSINGS: Final = tuple(
     for rest in (b"", b',"token_ids":null', b',"stop_reason":null', b',"stop_reason":null,"token_ids":null')
 )
 """What stands after it, by version and API."""
-_NEWS: Final = (b'"error"', b'"token_ids":[', b'"logprobs":{', b'"usage"')
 
 
 def is_plain_delta(chunk: bytes, opening: bytes) -> bool:
@@ -39,5 +38,8 @@ def is_plain_delta(chunk: bytes, opening: bytes) -> bool:
         and chunk.count(b"\n") == 2
         and b"\r" not in chunk
         and chunk.count(b'"finish_reason"') == 1
-        and not any(name in chunk for name in _NEWS)
+        and b'"error"' not in chunk
+        and b'"token_ids":[' not in chunk
+        and b'"logprobs":{' not in chunk
+        and b'"usage"' not in chunk
     )

@@ -9,8 +9,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from extproc.sse.choices import ChoicesAnswer
 from extproc.sse.dialects import Dialect, dialect_of_path
@@ -31,9 +30,8 @@ _ANSWERS: Final[dict[Dialect, Callable[[int], Answer]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one chunk amounted to.
+class Batch(NamedTuple):
+    """What one chunk amounted to. A named tuple: one is made for every delta, at a third of a dataclass's cost.
 
     ``forward``: whole events, unchanged, up to and without the event that ends the attempt badly.
     ``content``: at least one event in ``forward`` is content. ``tokens``: the output tokens counted in ``forward``.
