@@ -67,7 +67,7 @@ OVER_A_DATABASE := tests/unit/journal tests/unit/tools tests/unit/processor/test
 test-postgres: setup ## journal, keys and ledger over a real PostgreSQL, which the tests start; races and kills. Installs it on Debian
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || \
 		(apt-get update --quiet && DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends postgresql)
-	$(BIN)/python tests/postgres/server.py $(BIN)/pytest -n 2 tests/postgres tests/crash $(OVER_A_DATABASE)
+	$(BIN)/python tests/postgres/server.py $(BIN)/pytest -n 2 --dist loadfile tests/postgres tests/crash $(OVER_A_DATABASE)
 
 test-crash: setup ## SIGKILL at every step of the database, over SQLite
 	$(BIN)/pytest tests/crash
