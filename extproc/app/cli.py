@@ -12,6 +12,7 @@ CLICK_COMMANDS: Final = {
     "demo": "extproc.app.demonstration.run:demo",
     "drain": "extproc.app.drain_command:drain",
     "envoy-config": "extproc.app.envoy_config_command:envoy_config",
+    "faults": "extproc.app.faults_command:faults",
     "health": "extproc.app.health_command:health",
     "journal": "extproc.app.journal_command:journal",
     "policy": "extproc.app.policy_command:policy",

@@ -109,7 +109,7 @@ BREAKING: Final = frozenset(
         What.GARBAGE,
     }
 )
-"""What makes sense in the middle of an event: nothing well-formed can follow it. What is held there can only be ended there."""
+"""What makes sense in the middle of an event: nothing well-formed can follow it."""
 DEFAULT_DELTAS: Final = {Where.MID_DECODE: 3}
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extproc.sim.dialects.writer import Answer, Event, EventKind, Writer, encode_json, error_body
 from extproc.sim.engine import Engine, EngineAborted, EngineError, Sequence
@@ -73,8 +73,10 @@ class Generation:
             await self.strikes.at(Where.BEFORE_FINISH)
         is_delta = event.kind is EventKind.DELTA or event.text != ""
         if is_delta and self.strikes.has(Where.INSIDE_EVENT, self._deltas):
-            await self.publisher.publish(Event(EventKind.FRAGMENT, event.data[: len(event.data) // 2]))
+            half = len(event.data) // 2
+            await self.publisher.publish(Event(EventKind.FRAGMENT, event.data[:half]))
             await self.strikes.at(Where.INSIDE_EVENT, self._deltas)
+            event = replace(event, data=event.data[half:])
         await self.publisher.publish(event)
         if is_delta:
             self._deltas += 1
