@@ -14,9 +14,9 @@ import aiohttp
 import pytest
 
 from extproc.contract import headers
-from extproc.contract.guard import CANCEL_PATH_FORMAT, HEARTBEAT_PATH
+from extproc.contract.guard import CANCEL_PATH_FORMAT, FACTS_PATH, HEARTBEAT_PATH
 from tests.real_vllm.conftest import ENVIRONMENT
-from tests.real_vllm.server import CHAT, SECRET, VllmServer, chat, free_port
+from tests.real_vllm.server import CHAT, MODEL, SECRET, VllmServer, chat, free_port
 
 CONNECTIONS_MAX = 200
 
@@ -118,3 +118,11 @@ async def test_renewal_through_the_other_process_keeps_the_attempt(
         assert await response.content.readline()
     assert (await two_processes.cancel(session, "att_2"))["state"] == "stopped"
     response.close()
+
+
+async def test_every_process_tells_what_the_command_line_says(two_processes: VllmServer, session: aiohttp.ClientSession) -> None:
+    await two_processes.wait_until_ready(session)
+    with closing(Visitor(two_processes)) as one, closing(visit_another(two_processes, one.process)) as other:
+        facts = [visitor.ask("GET", FACTS_PATH)["facts"] for visitor in (one, other)]
+    assert facts[0] == facts[1]
+    assert facts[0]["model"] == MODEL

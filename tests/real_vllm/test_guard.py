@@ -7,8 +7,9 @@ import aiohttp
 import pytest
 
 from extproc.contract import headers
+from extproc.contract.guard import FACTS_PATH
 from extproc.decision.identity import read_cache_config, read_models
-from tests.real_vllm.server import CHAT, MODEL, VllmServer, chat, long_prompt
+from tests.real_vllm.server import CHAT, MODEL, SECRET, VllmServer, chat, long_prompt
 
 ENDLESS = 30_000
 """Tokens; more than is generated within any test."""
@@ -119,3 +120,11 @@ async def test_identity_is_read_from_what_vllm_shows(server: VllmServer, session
     assert (models.model, models.adapters) == (MODEL, ())
     assert cache.block_size is not None
     assert cache.kv_cache_dtype is not None
+
+
+async def test_guard_tells_of_the_command_line_what_concerns_the_model(
+    server: VllmServer, session: aiohttp.ClientSession
+) -> None:
+    async with session.get(server.url + FACTS_PATH, headers=SECRET) as response:
+        told = (await response.json())["facts"]
+    assert told == {"model": MODEL, "root": str(server.model), "dtype": "float32"}

@@ -4,6 +4,7 @@ What the servers themselves say is part of each proof: their guards' records, by
 """
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -27,7 +28,7 @@ from tests.real_vllm.gateway import (
     until_engine_idles,
     whole_text,
 )
-from tests.real_vllm.server import CHAT, READY_DEADLINE_S, VllmServer, chat, free_port, long_prompt
+from tests.real_vllm.server import CHAT, MODEL, READY_DEADLINE_S, VllmServer, chat, free_port, long_prompt
 
 TOKENS = 16
 LONG_PREFILL = chat(prompt=long_prompt(6_000), max_tokens=TOKENS) | {"stream_options": {"include_usage": True}}
@@ -98,6 +99,16 @@ async def undisturbed(server: VllmServer, session: aiohttp.ClientSession, answer
         async with session.post(server.url + CHAT, json=body) as response:
             answers["text"] = (await response.json())["choices"][0]["message"]["content"]
     return answers["text"]
+
+
+# --- R8: what is known of a server ---
+
+
+async def test_two_servers_of_one_command_line_may_repeat_each_other(gateway: Gateway, session: aiohttp.ClientSession) -> None:
+    async with session.get(f"{gateway.admin}/deltafence/v1/replicas") as answer:
+        identities = {replica["identity"] for replica in (await answer.json())["replicas"]}
+    (identity,) = map(json.loads, identities)
+    assert identity == {"model": MODEL, "root": str(gateway.servers[0].model), "adapters": []}
 
 
 # --- R17.4: alive, and cut off ---
