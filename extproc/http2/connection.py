@@ -96,6 +96,14 @@ class Connection:
         assert stream.state is not State.HALF_CLOSED_LOCAL, "data after the end"
         return self._outbox.send(stream, data, end=end_stream)
 
+    def send_data_now(self, stream_id: int, data: bytes) -> bool:
+        """Send a piece of a body if all of it can go out now; else nothing is sent, and nothing waits."""
+        stream = self._live.get(stream_id)
+        if stream is None:
+            return False
+        assert stream.state is not State.HALF_CLOSED_LOCAL, "data after the end"
+        return self._outbox.send_now(stream, data, end=False)
+
     def acknowledge(self, stream_id: int, size: int) -> None:
         """``size`` bytes of DataReceived are used up: the peer may send as many more."""
         self._exchange.acknowledge(stream_id, size)

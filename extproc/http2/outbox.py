@@ -50,8 +50,8 @@ class Outbox:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"{self._replies} answers to PING and SETTINGS wait to be sent")
         self._frames.append(frame)
 
-    def send(self, stream: Stream, data: bytes, *, end: bool) -> bool:
-        """DATA of a stream; whether all of it goes out now."""
+    def send_now(self, stream: Stream, data: bytes, *, end: bool) -> bool:
+        """DATA of a stream, if one frame can take all of it out now; else nothing."""
         size = len(data)
         if size <= stream.send_window and size <= self._window and size <= self.frame_bytes_max and not stream.unsent:
             stream.send_window -= size
@@ -60,6 +60,12 @@ class Outbox:
             self._frames.append(frames.encode_frame(Kind.DATA, end, stream.id, data))
             if end:
                 self._streams.step(stream, Step.END_SENT)
+            return True
+        return False
+
+    def send(self, stream: Stream, data: bytes, *, end: bool) -> bool:
+        """DATA of a stream; whether all of it goes out now."""
+        if self.send_now(stream, data, end=end):
             return True
         assert not stream.ends_after_unsent, "data after the end"
         stream.unsent.append(memoryview(data))

@@ -12,6 +12,8 @@ from extproc.processor.protobuf import ProcessingResponse
 
 Write = Callable[[ProcessingResponse | bytes], Awaitable[None]]
 """Sends a message, or the bytes of one."""
+WriteNow = Callable[[bytes], bool]
+"""Sends the bytes of a message without waiting, if that is possible; else nothing is sent and it says False."""
 Headers = Sequence[tuple[str, str]]
 Metadata = Mapping[str, str | float]
 
@@ -27,8 +29,9 @@ class Written(StrEnum):
 class ClientStream:
     """Writes one answer. Every method may raise what the transport raises when the client is gone."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, write_now: WriteNow | None = None) -> None:
         self._write = write
+        self._write_now = write_now
         self.written = Written.NOTHING
 
     async def begin(self, status: int, headers: Headers, metadata: Metadata | None = None) -> None:
@@ -41,6 +44,16 @@ class ClientStream:
         """Write a piece of the body."""
         assert self.written is Written.HEAD, f"a body after {self.written}"
         await self._write(messages.encode_delta(data))
+
+    @property
+    def may_write_now(self) -> bool:
+        """Whether ``write_now`` is ever of use."""
+        return self._write_now is not None
+
+    def write_now(self, data: bytes) -> bool:
+        """``write`` without waiting, if that is possible; else nothing is written and it says False."""
+        assert self.written is Written.HEAD, f"a body after {self.written}"
+        return self._write_now is not None and self._write_now(messages.encode_delta(data))
 
     async def keep(self, last: bytes) -> None:
         """The answer is whole with ``last``, which only ``end`` will write: store it where its repeats are to get it."""

@@ -25,6 +25,7 @@ class GrpcStream:
     """ports.Stream over a grpc.aio call. ``write`` is the call's own method: one coroutine fewer on the per-delta path."""
 
     write: Callable[[ProcessingResponse | bytes], Awaitable[None]]
+    write_now = None
 
     def __init__(self, call: grpc.aio.ServicerContext) -> None:
         self._call = call

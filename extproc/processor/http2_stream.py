@@ -76,6 +76,15 @@ class Http2Stream:
         if not self._link.is_writable.is_set():
             await self._link.is_writable.wait()
 
+    def write_now(self, data: bytes) -> bool:
+        """See ports.Stream."""
+        if not self._head_sent or self._room is not None or not self._link.is_writable.is_set():
+            return False
+        if not self._connection.send_data_now(self._id, grpc_framing.encode_message(data)):
+            return False
+        self._link.flush_soon()
+        return True
+
     async def abort(self, detail: str) -> NoReturn:
         """See ports.Stream."""
         raise CallFault(Status.UNAVAILABLE, detail)

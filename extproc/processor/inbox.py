@@ -14,6 +14,11 @@ class Inbox(Generic[Signal]):
         self._signals: deque[Signal] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the reader waits, and nothing has come for it: no signal, and no cancellation."""
+        return self._waiter is not None and not self._waiter.done()
+
     def put(self, signal: Signal) -> None:
         """Add a signal and wake the reader."""
         self._signals.append(signal)

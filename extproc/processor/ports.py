@@ -31,6 +31,10 @@ class Stream(Protocol):
     def write(self) -> Callable[[ProcessingResponse | bytes], Awaitable[None]]:
         """Sends a message, or the bytes of one."""
 
+    @property
+    def write_now(self) -> Callable[[bytes], bool] | None:
+        """Sends the bytes of a message if that needs no waiting; else sends nothing and says False. None: it may always wait."""
+
     async def abort(self, detail: str) -> NoReturn:
         """End the stream with an error status, which makes Envoy cut what the client was receiving."""
 

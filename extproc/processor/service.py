@@ -160,7 +160,7 @@ class Service:
     def _client_stream(self, stream: Stream, policy: Policy) -> ClientStream:
         keying = self._world.keying
         if not (policy.journal.replay or policy.journal.store_text):
-            return ClientStream(stream.write)
+            return ClientStream(stream.write, stream.write_now)
         return KeptClientStream(stream.write, keys=keying.keys, bytes_max=keying.answer_bytes_max)
 
     async def _turn_away(self, client: ClientStream, request_id: str, dialect: Dialect, rejected: RequestRejected) -> None:

@@ -6,6 +6,7 @@ the effects out in order. What the session adds is reading: which signal of an a
 
 import asyncio
 from dataclasses import asdict
+from functools import partial
 
 from extproc.contract import headers as names
 from extproc.decision import events
@@ -171,6 +172,21 @@ class Session:
             await self._fail(Cause.ENGINE_ERROR, f"the answer is no event stream but {kind}")
             return
         attempt.read_as(kind, self._request.dialect, self._request.choices)
+        if attempt.reader is not None and self._client.may_write_now:
+            attempt.relay = partial(self._relay, attempt, attempt.reader)
+
+    def _relay(self, attempt: Attempt, reader: StreamReader, data: bytes) -> bool:
+        """Hand plain deltas on at once: what ``_read_body`` does with them, where nothing is before them and nothing has to
+        wait, but without waking the session, which costs as much as all the rest. False: nothing was done."""
+        if self._state.phase is not Phase.DECODE or not self._inbox.is_idle or attempt is not self._carrier.attempt:
+            return False
+        deltas = reader.plain_deltas(data)
+        if not deltas or not self._world.fence.may_publish(attempt.attempt_id) or not self._client.write_now(data):
+            return False
+        reader.pass_plain(deltas)
+        if self._policy.deadlines.idle_ms:
+            attempt.last_received_ms = self._world.now_ms()
+        return True
 
     async def _read_body(self, attempt: Attempt, data: bytes) -> None:
         if self._policy.deadlines.idle_ms:

@@ -122,24 +122,32 @@ class AttemptLink(Http2Link):
         self._retire_if_idle()
 
     def take_events(self, events: Iterable[Event]) -> None:
+        """What one read has brought of an attempt's body goes on in one piece, so that a busy processor makes larger ones."""
+        pieces: dict[int, list[bytes]] = {}
         for event in events:
             if isinstance(event, DataReceived):
-                attempt = self._attempts.get(event.stream_id)
-                if attempt is not None:
-                    attempt.take_data(event.data)
-                    if event.ended:
-                        self._finish(event.stream_id)
-                continue
+                pieces.setdefault(event.stream_id, []).append(event.data)
+                if not event.ended:
+                    continue
+            self._deliver(pieces)
             match event:
                 case HeadReceived(stream_id, fields, ended):
                     if (attempt := self._attempts.get(stream_id)) is not None:
                         attempt.take_head(fields)
                         if ended:
                             self._finish(stream_id)
-                case TrailersReceived(stream_id):
+                case DataReceived(stream_id) | TrailersReceived(stream_id):
                     self._finish(stream_id)
                 case StreamBroken(stream_id, _, reason):
                     self._break(stream_id, f"stream {reason}")
+        self._deliver(pieces)
+
+    def _deliver(self, pieces: dict[int, list[bytes]]) -> None:
+        for stream_id, data in pieces.items():
+            attempt = self._attempts.get(stream_id)
+            if attempt is not None:
+                attempt.take_data(data[0] if len(data) == 1 else b"".join(data))
+        pieces.clear()
 
     def link_lost(self, evidence: str) -> None:
         for stream_id in tuple(self._attempts):

@@ -43,3 +43,16 @@ def is_plain_delta(chunk: bytes, opening: bytes) -> bool:
         and b'"logprobs":{' not in chunk
         and b'"usage"' not in chunk
     )
+
+
+def count_plain_deltas(chunk: bytes, opening: bytes) -> int:
+    """How many plain deltas a chunk that begins at an event's beginning is made of; 0 where any of it is something else.
+
+    Several come in one read when the machine is busy. What is between two blank lines is an event, as no CR is in it.
+    """
+    if is_plain_delta(chunk, opening):
+        return 1
+    *events, rest = chunk.split(b"\n\n")
+    if rest or len(events) < 2:
+        return 0
+    return len(events) if all(is_plain_delta(event + b"\n\n", opening) for event in events) else 0

@@ -17,7 +17,7 @@ from extproc.sse.facts import NOTHING, Answer, Ending, Reading, UpstreamError, f
 from extproc.sse.framing import EVENT_BYTES_MAX, Event, EventTooLarge, Framer
 from extproc.sse.messages import MessageAnswer
 from extproc.sse.payloads import NotJson, decode_payload
-from extproc.sse.plain_delta import OPENINGS, is_plain_delta
+from extproc.sse.plain_delta import OPENINGS, count_plain_deltas
 from extproc.sse.responses import ResponseAnswer
 
 __all__ = ["Batch", "Dialect", "Ending", "StreamReader", "UpstreamError", "dialect_of_path"]
@@ -95,9 +95,9 @@ class StreamReader:
 
     def feed(self, chunk: bytes) -> Batch:
         """Read the next bytes. An event over the size limit ends the attempt with an ERROR of type ``event_too_large``."""
-        if self._opening is not None and self._is_between_deltas(chunk) and is_plain_delta(chunk, self._opening):
-            self._tokens += 1
-            return Batch(chunk, True, 1, self._usage_tokens)
+        if plain := self.plain_deltas(chunk):
+            self.pass_plain(plain)
+            return Batch(chunk, True, plain, self._usage_tokens)
         if self._ending is not None:
             return self._batch(self._line_feed_after_the_last(chunk))
         try:
@@ -108,6 +108,16 @@ class StreamReader:
                 return batch
             self._fail(Reading(ending=Ending.ERROR, error=UpstreamError(str(refusal), type="event_too_large")))
             return self._batch(batch.forward, content=batch.content, tokens=batch.tokens)
+
+    def plain_deltas(self, chunk: bytes) -> int:
+        """How many plain deltas the next bytes are, 0 where they are anything else (plain_delta.py). Asking reads nothing."""
+        if self._opening is None or not self._is_between_deltas(chunk):
+            return 0
+        return count_plain_deltas(chunk, self._opening)
+
+    def pass_plain(self, deltas: int) -> None:
+        """So many plain deltas were handed on, which is all that ``feed`` would have found out about them."""
+        self._tokens += deltas
 
     def _is_between_deltas(self, chunk: bytes) -> bool:
         """Content came, choice 0 alone is open, no event is half here: only then may a chunk be taken for a plain delta."""

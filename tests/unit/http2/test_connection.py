@@ -132,6 +132,20 @@ def test_data_waits_for_its_stream_and_is_told_when_it_has_gone():
     assert [(frame.data, "END_STREAM" in frame.flags) for frame in frames] == [(b"de", False), (b"fg", True)]
 
 
+def test_data_that_may_not_wait_is_sent_whole_or_not_at_all():
+    probe = Probe()
+    probe.give(setting(4, 10))
+    probe.open()
+    assert probe.connection.send_data_now(1, b"0123456")
+    assert not probe.connection.send_data_now(1, b"789a")
+    assert data_said(probe) == b"0123456"
+    assert not probe.connection.send_data(1, b"789a")
+    assert not probe.connection.send_data_now(1, b""), "not even nothing overtakes what waits"
+    assert data_said(probe) == b"789"
+    probe.give(raw(RST_STREAM, 0, 1, number(8)))
+    assert not probe.connection.send_data_now(1, b"b")
+
+
 def test_an_end_without_data_needs_no_room():
     probe = Probe()
     probe.give(setting(4, 0))

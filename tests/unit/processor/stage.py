@@ -33,6 +33,9 @@ class AbortedError(Exception):
 class FakeStream:
     """Envoy's side: what it will send, and what it was sent."""
 
+    at_once = True
+    """Whether bytes can be written without waiting."""
+
     def __init__(self, messages: Sequence[ProcessingRequest], metadata: Sequence[tuple[str, str]] = ()) -> None:
         self._messages = list(messages)
         self.initial_metadata = metadata
@@ -42,6 +45,13 @@ class FakeStream:
 
     async def read(self) -> ProcessingRequest | None:
         return self._messages.pop(0) if self._messages else None
+
+    def write_now(self, data: bytes) -> bool:
+        if self.before_write is not None or not self.at_once:
+            return False
+        self.sent.append(ProcessingResponse.FromString(data))
+        self.changed.set()
+        return True
 
     @property
     def write(self) -> Callable[[ProcessingResponse | bytes], Awaitable[None]]:
@@ -250,7 +260,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 def event(delta: dict[str, Any] | None = None, finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta or {}, "finish_reason": finish}
-    return b"data: " + json.dumps({"object": "chat.completion.chunk", "choices": [choice]}).encode() + b"\n\n"
+    chunk = {"object": "chat.completion.chunk", "choices": [choice]}
+    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
 
 
 ROLE = event({"role": "assistant", "content": ""})

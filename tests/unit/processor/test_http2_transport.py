@@ -389,6 +389,43 @@ async def test_a_writer_waits_for_room_and_keeps_one_message_at_most(served: Ser
         assert await served.service.ended.get() == "cancelled"
 
 
+async def test_bytes_are_written_at_once_only_where_nothing_has_to_wait(served: Served):
+    """ports.Stream.write_now: the head first, within the windows, never past a message that waits, never to one who left."""
+    message = answer(bytes(100)).SerializeToString()
+    said: list[bool] = []
+    asked: asyncio.Queue[None] = asyncio.Queue()
+
+    async def serve(stream: Stream) -> None:
+        assert stream.write_now is not None
+        said.append(stream.write_now(message))
+        await stream.write(message)
+        for _ in range(2):
+            said.append(stream.write_now(message))
+        waiting = asyncio.ensure_future(stream.write(message))
+        await asyncio.sleep(0)
+        said.append(stream.write_now(b""))
+        await waiting
+        await asked.get()
+        said.append(stream.write_now(b""))
+        await stream.read()
+
+    served.script(serve)
+    size = len(encode_message(message))
+    async with Wire(served, setting(4, 2 * size)) as wire:
+        wire.call(1)
+        await wire.settled()
+        wire.writer.write(raw(8, 0, 1, number(size)))
+        await wire.settled()
+        assert said == [False, True, False, False]
+        (link,) = served.transport._links
+        link.is_writable.clear()
+        asked.put_nowait(None)
+        while len(said) < 5:
+            await asyncio.sleep(0)
+        assert not said[4]
+        link.is_writable.set()
+
+
 async def test_a_writer_waits_while_the_peer_does_not_read(served: Served):
     written = 0
 

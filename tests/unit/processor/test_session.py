@@ -17,6 +17,7 @@ from tests.unit.processor.stage import (
     ROLE,
     AbortedError,
     BrokenJournal,
+    FakeStream,
     SlowFence,
     Stage,
     text,
@@ -24,6 +25,12 @@ from tests.unit.processor.stage import (
 )
 
 JSON = (("content-type", "application/json"),)
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["deltas at once", "deltas by waiting"])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the transport may take a delta without waiting, which must make no difference to anything."""
+    monkeypatch.setattr(FakeStream, "at_once", request.param)
 
 
 def terminal(body: bytes) -> dict[str, object]:

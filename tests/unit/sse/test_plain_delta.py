@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extproc.sse.plain_delta import CLOSINGS, OPENINGS, is_plain_delta
+from extproc.sse.plain_delta import CLOSINGS, OPENINGS, count_plain_deltas, is_plain_delta
 from extproc.sse.reading import Batch, Dialect, StreamReader
 from tests.unit.sse.streams import D, F, R, T, chat, chat_chunk, completion, data, usage
 
@@ -59,6 +59,43 @@ def test_the_shape_without_further_members_takes_it_too() -> None:
 )
 def test_news_of_any_kind_takes_the_ordinary_way(chunk: bytes) -> None:
     assert not is_plain_delta(chunk, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "deltas"),
+    [
+        (T("a"), 1),
+        (T("a") + T("b"), 2),
+        (T("a") + T("b") + T("c"), 3),
+        (T("a") + T("b")[:-1], 0),
+        (T("a") + T(""), 0),
+        (T("a") + F("stop"), 0),
+        (F("stop") + T("a"), 0),
+        (T("a") + b"\n\n" + T("b"), 0),
+        (b"\n\n", 0),
+        (b"", 0),
+    ],
+)
+def test_several_plain_deltas_are_counted_and_anything_else_among_them_is_news(chunk: bytes, deltas: int) -> None:
+    assert count_plain_deltas(chunk, CHAT) == deltas
+    if deltas:
+        shortcut, way = StreamReader(Dialect.CHAT), ordinary(Dialect.CHAT)
+        for reader in (shortcut, way):
+            reader.feed(R + T("Hi"))
+        assert shortcut.feed(chunk) == way.feed(chunk)
+        assert shortcut.delivered_tokens == way.delivered_tokens == 1 + deltas
+
+
+def test_asking_for_plain_deltas_reads_nothing() -> None:
+    reader = StreamReader(Dialect.CHAT)
+    assert reader.plain_deltas(T("a")) == 0, "no content came yet"
+    reader.feed(R + T("Hi"))
+    assert [reader.plain_deltas(T("a")) for _ in range(2)] == [1, 1]
+    assert reader.delivered_tokens == 1
+    reader.pass_plain(1)
+    assert reader.delivered_tokens == 2
+    reader.feed(T("half")[:10])
+    assert reader.plain_deltas(T("a")) == 0, "an event is half here"
 
 
 fragments = st.lists(
