@@ -19,8 +19,8 @@ QUICK = ("--interval", "100ms", "--hung-after", "300ms")
 
 async def start(*arguments: str, **how: object) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
+        # A shell starts its background jobs, the tests among them, with SIGINT ignored, and children inherit that.
+        *("env", "--default-signal=INT", sys.executable, "-m"),
         "extproc.app",
         "health",
         *arguments,
