@@ -4,6 +4,9 @@
 
 Rows: one stream at a time; many that cross their boundaries at once; many beside an event loop that is busy with other streams'
 deltas, as a loaded processor is. Every request writes what a real one writes: admitted, attempt_started, first_delta_sent, ended.
+
+Everything is measured ``PASSES`` times, since whatever else the machine does shows. Columns: the median of the passes' medians,
+the best and the worst pass's median, the median of the passes' 99th percentiles.
 """
 
 import argparse
@@ -26,6 +29,7 @@ MEDIAN_MS_MAX = 2.0
 BUSY_SHARE = 0.7
 """Of the loop's time, taken by other streams' deltas in slices of ``SLICE_S`` (a delta costs about 0.1 ms, FACTS C14)."""
 SLICE_S = 0.0001
+PASSES = 7
 RUN = time.time_ns()
 """Makes this run's request ids its own on a database that is used again."""
 
@@ -74,27 +78,40 @@ def busy_loop() -> Iterator[None]:
         task.cancel()
 
 
+async def run_pass(journal: DurableJournal, number: int) -> dict[str, list[float]]:
+    """Every row once: name to the milliseconds of each boundary."""
+    rows = {
+        "one stream at a time": await measure(journal, f"single{number}", 1, 500),
+        "50 streams at once": await measure(journal, f"fifty{number}", 50, 20),
+    }
+    with busy_loop():
+        rows[f"one stream, loop {BUSY_SHARE:.0%} busy"] = await measure(journal, f"busy1_{number}", 1, 250)
+        rows[f"20 streams, loop {BUSY_SHARE:.0%} busy"] = await measure(journal, f"busy20_{number}", 20, 20)
+    return rows
+
+
 async def run(url: str) -> bool:
     database = await open_database(url)
     owner = Owner(database, f"proc_bench_{RUN}")
     await owner.announce()
     journal = DurableJournal(database, owner)
     await measure(journal, "warm", 10, 20)
-    rows = [
-        ("one stream at a time", await measure(journal, "single", 1, 1000)),
-        ("50 streams at once", await measure(journal, "fifty", 50, 40)),
-    ]
-    with busy_loop():
-        rows.append((f"one stream, loop {BUSY_SHARE:.0%} busy", await measure(journal, "busy1", 1, 500)))
-        rows.append((f"20 streams, loop {BUSY_SHARE:.0%} busy", await measure(journal, "busy20", 20, 40)))
+    loads, passes = [], []
+    for number in range(PASSES):
+        loads.append(os.getloadavg()[0])
+        passes.append(await run_pass(journal, number))
     await journal.close()
     await database.close()
-    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"{'commit(first_delta_sent), ms':32} {'p50':>7} {'p95':>7} {'p99':>7}")
-    for name, times in rows:
-        cuts = statistics.quantiles(times, n=100)
-        print(f"{name:32} {cuts[49]:7.2f} {cuts[94]:7.2f} {cuts[98]:7.2f}")
-    return all(statistics.median(times) <= MEDIAN_MS_MAX for _, times in rows)
+    print(f"{PASSES} passes on {os.cpu_count()} cores, load average {min(loads):.1f} to {max(loads):.1f}")
+    print(f"{'commit(first_delta_sent), ms':32} {'p50':>7} {'best':>7} {'worst':>7} {'p99':>7}")
+    within = True
+    for name in passes[0]:
+        medians = sorted(statistics.median(rows[name]) for rows in passes)
+        p99 = statistics.median(statistics.quantiles(rows[name], n=100)[98] for rows in passes)
+        median = statistics.median(medians)
+        print(f"{name:32} {median:7.2f} {medians[0]:7.2f} {medians[-1]:7.2f} {p99:7.2f}")
+        within = within and median <= MEDIAN_MS_MAX
+    return within
 
 
 def main() -> int:

@@ -18,6 +18,8 @@ from extproc.storage.script import Dialect, Result, Row, Script, ScriptFactory, 
 CONNECT_TIMEOUT_S: Final = 2.0
 TRANSACTION_TIMEOUT_S: Final = 2.0
 """Of which a first delta waits at most this long before its request is refused."""
+OPEN_TIMEOUT_S: Final = 30.0
+"""For the tables to be brought up to date, by us or by whoever came first."""
 CONNECTIONS_MAX: Final = 8
 RUNS_MAX: Final = 3
 MIGRATION_LOCK: Final = 0x6465_6C74_6166_656E
@@ -60,9 +62,10 @@ class PostgresDatabase:
             server_settings={"application_name": "deltafence"},
         )
         try:
-            await pool
-            async with pool.acquire() as connection, connection.transaction():
-                await _migrate(connection)
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await pool
+                async with pool.acquire() as connection, connection.transaction():
+                    await _migrate(connection)
         except BaseException as error:
             pool.terminate()
             if isinstance(error, _UNAVAILABLE):

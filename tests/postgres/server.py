@@ -61,6 +61,7 @@ def running_server() -> Iterator[str]:
         subprocess.run(as_server_user(initdb), check=True, stdout=subprocess.DEVNULL)
         settings = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder} -c max_connections=200"
         settings += " -c deadlock_timeout=50ms"  # how long a lock is waited for before a deadlock is looked for; default 1 s
+        settings += " -c fsync=off"  # clients are killed here, never the machine; a busy disk would only hold tests up
         control = as_server_user([binaries() / "pg_ctl", "-D", data, "-l", log, "-w", "-o", settings])
         started = subprocess.run([*control, "start"], stdout=subprocess.DEVNULL)
         if started.returncode != 0:

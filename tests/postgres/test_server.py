@@ -24,11 +24,10 @@ def keep_alive(*processor_ids: str) -> Script[None]:
 async def test_a_connection_that_the_server_ends_is_replaced(database_url: str):
     database = await PostgresDatabase.open(database_url)
     await database.write(lambda: keep_alive("proc_a"))
+    async with database._pool.acquire() as connection:
+        backend = connection.get_server_pid()
     other = await asyncpg.connect(os.environ["DELTAFENCE_TEST_POSTGRES"])
-    ended = await other.fetch(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'deltafence' AND pid <> pg_backend_pid()"
-    )
-    assert ended
+    assert await other.fetchval("SELECT pg_terminate_backend($1)", backend)
     await other.close()
     await database.write(lambda: keep_alive("proc_c"))
     assert "proc_c" in await database.read(names)
@@ -63,6 +62,16 @@ async def test_a_script_that_always_deadlocks_is_given_up(database_url: str):
     assert runs == RUNS_MAX
     assert await database.read(names) == []
     await database.close()
+
+
+async def test_a_migration_that_never_ends_is_not_waited_for_forever(database_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("extproc.storage.postgres.OPEN_TIMEOUT_S", 0.2)
+    other = await asyncpg.connect(os.environ["DELTAFENCE_TEST_POSTGRES"])
+    monkeypatch.setattr("extproc.storage.postgres.MIGRATION_LOCK", 7)
+    await other.execute("SELECT pg_advisory_lock(7)")
+    with pytest.raises(StorageUnavailable, match="no answer in time"):
+        await PostgresDatabase.open(database_url)
+    await other.close()
 
 
 async def test_a_reader_can_not_write(database_url: str):

@@ -14,7 +14,7 @@ from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from tests.real_envoy.durable import Answer, Scene, chat, deltafence, durable_gateway, stored
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]  # gateways start within it
 
 
 @dataclass

@@ -21,7 +21,7 @@ from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
 from tests.real_envoy.durable import Answer, Gateway, Scene, chat, durable_gateway, logged, verified
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]  # gateways start within it
 
 TOKENS = 4
 STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])

@@ -31,7 +31,7 @@ from tests.real_envoy.durable import (
 )
 from tests.real_envoy.scripted_tool import ScriptedTool, scripted_tool
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]  # gateways start within it
 
 
 @dataclass
