@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,9 +12,13 @@ import click
 
 from extproc.app.children import EXEC_BOUND
 from extproc.app.envoy_process import EnvoyMissingError, find_envoy
+from extproc.faults.checker import ending_of
 from extproc.faults.gateway import Commands, GatewayError
-from extproc.faults.points import catalogue, in_order, select
+from extproc.faults.points import Point, catalogue, in_order, point_of, select
+from extproc.faults.replay import NothingDecidedError, judge_again, replay_decisions
+from extproc.faults.report import write_report
 from extproc.faults.suite import Summary, run_suite
+from extproc.faults.trace import Trace, read_trace
 
 OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app")
 
@@ -50,16 +55,60 @@ def run(*, seed: int, limit: int | None, globs: tuple[str, ...], out: Path, envo
     if only_list:
         click.echo("\n".join(point.key for point in points))
         return
+    summary = _run(points, seed=seed, out=out, envoy=envoy)
+    index = write_report(summary, out)
+    _tell(summary)
+    click.echo(f"  {index}")
+    sys.exit(0 if summary.is_green else 1)
+
+
+def _run(points: Sequence[Point], *, seed: int, out: Path, envoy: Path | None) -> Summary:
     traces = out / "traces"
     traces.mkdir(parents=True, exist_ok=True)
     try:
-        summary = asyncio.run(
-            run_suite(points, commands=own_commands(envoy=envoy), seed=seed, traces=traces, progress=_Progress(len(points)))
-        )
+        commands = own_commands(envoy=envoy)
+        return asyncio.run(run_suite(points, commands=commands, seed=seed, traces=traces, progress=_Progress(len(points))))
     except (EnvoyMissingError, GatewayError) as problem:
         raise click.ClickException(str(problem)) from problem
-    _tell(summary)
-    sys.exit(0 if summary.is_green else 1)
+
+
+@faults.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--real", is_flag=True, help="Also bring its fault point about again, on a stage of its own.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("out/faults-replay"), show_default=True, help="For --real.")
+@click.option("--envoy", type=click.Path(path_type=Path), help="Envoy's binary.  [default: the envoy extra's, else PATH]")
+def replay(file: Path, *, real: bool, out: Path, envoy: Path | None) -> None:
+    """Run a trace again: its decisions through the pure core, its evidence before the judge.
+
+    Status 0 only if every decision comes out as recorded, and no promise is broken.
+    """
+    try:
+        trace = read_trace(file)
+        decisions = replay_decisions(trace)
+        violations = judge_again(trace)
+    except (ValueError, LookupError, NothingDecidedError) as problem:
+        raise click.ClickException(str(problem)) from problem
+    click.echo(f"{trace.evidence.name}: seed {trace.seed}, {trace.path}, model revision {trace.model_revision}")
+    for decision in decisions:
+        arrow = f"{decision.before} -> {decision.after}"
+        click.echo(f"  {arrow:<22} {decision.event:<20} {', '.join(decision.effects) or '-'}")
+        if decision.difference is not None:
+            click.echo(f"    DIFFERENT: {decision.difference}")
+    for violation in violations:
+        click.echo(f"  BROKEN {violation.invariant}: {violation.how}")
+    is_green = not violations and all(decision.difference is None for decision in decisions)
+    if real:
+        is_green &= _bring_about_again(trace, out, envoy)
+    sys.exit(0 if is_green else 1)
+
+
+def _bring_about_again(trace: Trace, out: Path, envoy: Path | None) -> bool:
+    summary = _run([point_of(trace.point)], seed=trace.seed, out=out, envoy=envoy)
+    (again,) = summary.judged
+    then, now = ending_of(trace.evidence), again.ending
+    attempts = (len(trace.evidence.attempts), len(again.trace.evidence.attempts))
+    click.echo(f"recorded: {then}, {attempts[0]} attempts; again: {now}, {attempts[1]} attempts")
+    return summary.is_green
 
 
 class _Progress:

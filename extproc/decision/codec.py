@@ -10,10 +10,9 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 NAME: Final = "is"
-Value = TypeVar("Value")
 
 
 def encode(value: object) -> Any:  # noqa: ANN401  (JSON)
@@ -34,13 +33,12 @@ def encode(value: object) -> Any:  # noqa: ANN401  (JSON)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def decode(kind: type[Value], document: Any) -> Value:  # noqa: ANN401  (JSON)
+def decode(kind: Any, document: Any) -> Any:  # noqa: ANN401  (a type or a union of types; JSON; a value of that kind)
     """What ``encode`` made of a value of this kind. Raises ValueError where the document is no such thing."""
     try:
-        value: Value = _decode(kind, document)
+        return _decode(kind, document)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a {getattr(kind, '__name__', kind)}: {error!r}") from error
-    return value
 
 
 def _decode(kind: Any, document: Any) -> Any:  # noqa: ANN401  (types at run time)

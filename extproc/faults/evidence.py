@@ -73,6 +73,8 @@ class AttemptEvidence:
     fault: str | None
     published: tuple[Published, ...]
     tool_calls: int
+    first_lease_until: float | None = None
+    """Where its first grant ended; heartbeats renewed it from then on."""
     process_ended_at: float | None = None
     """When the suite killed its process: the log is from just before."""
     stopped_from: float | None = None

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from extproc.contract import headers as names
 from extproc.faults.answers import Answer
 from extproc.faults.evidence import AccessLine, AttemptEvidence, ClientEvidence, Evidence, JournalEntry, Published, ToolAction
 from extproc.faults.gateway import POLL_S, read_access_log
@@ -97,7 +98,7 @@ class Observer:
     async def _attempts(
         self, trials: Mapping[Trial, ClientEvidence], interventions: Interventions
     ) -> dict[str, tuple[AttemptEvidence, ...]]:
-        names = {trial.name for trial in trials}
+        wanted = {trial.name for trial in trials}
         logs = await self.stage.logs()
         found: dict[str, list[AttemptEvidence]] = {}
         seen: set[str | None] = set()
@@ -105,7 +106,7 @@ class Observer:
             for replica, records in source.items():
                 for record in records:
                     name = record["headers"].get("x-request-id")
-                    if name in names and record["attempt_id"] not in seen:
+                    if name in wanted and record["attempt_id"] not in seen:
                         seen.add(record["attempt_id"])
                         stopped = interventions.stopped.get(replica)
                         found.setdefault(name, []).append(_attempt(replica, record, ended_at.get(replica), stopped))
@@ -157,11 +158,19 @@ def _attempt(
         replica=replica,
         published=tuple(Published(**chunk) for chunk in record["chunks"]),
         tool_calls=len(record["tool_calls"]),
+        first_lease_until=_lease_end(record["headers"].get(names.VALID_UNTIL_MS)),
         process_ended_at=process_ended_at,
         stopped_from=stop[0],
         stopped_until=stop[1],
         **{name: record[name] for name in same},
     )
+
+
+def _lease_end(valid_until_ms: str | None) -> float | None:
+    """From the guard's clock (extproc/worker/clock.py) to the suite's: one machine's two clocks, apart by its suspensions."""
+    if valid_until_ms is None:
+        return None
+    return int(valid_until_ms) / 1000 - (time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic())
 
 
 def _journal_entry(event: Mapping[str, Any]) -> JournalEntry:

@@ -44,7 +44,8 @@ def read_trace(file: Path) -> Trace:
     document = json.loads(file.read_text())
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"{file} is no trace of format {FORMAT}")
-    return decode(Trace, document)
+    trace: Trace = decode(Trace, document)
+    return trace
 
 
 def read_decisions(file: Path, offset: int) -> tuple[dict[str, list[dict[str, Any]]], int]:
