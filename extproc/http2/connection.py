@@ -6,6 +6,7 @@ do nothing for a stream that is over: the news may be under way to the caller as
 """
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from extproc.http2 import frames
 from extproc.http2.control import Control
@@ -17,6 +18,8 @@ from extproc.http2.fields import FieldEncoder
 from extproc.http2.frames import FrameReader, Kind
 from extproc.http2.limits import FRAME_BYTES_DEFAULT, Limits
 from extproc.http2.streams import Role, State, Step, Stream
+
+_DATA: Final = int(Kind.DATA)
 
 
 class Connection:
@@ -47,6 +50,8 @@ class Connection:
             Kind.WINDOW_UPDATE: control.receive_window_update,
             Kind.CONTINUATION: exchange.receive_continuation,
         }
+        self.acknowledge: Callable[[int, int], None] = exchange.acknowledge
+        """``acknowledge(stream_id, size)``: so many bytes of DataReceived are used up, the peer may send as many more."""
         control.introduce()
 
     @property
@@ -104,10 +109,6 @@ class Connection:
         assert stream.state is not State.HALF_CLOSED_LOCAL, "data after the end"
         return self._outbox.send_now(stream, data, end=False)
 
-    def acknowledge(self, stream_id: int, size: int) -> None:
-        """``size`` bytes of DataReceived are used up: the peer may send as many more."""
-        self._exchange.acknowledge(stream_id, size)
-
     def reset_stream(self, stream_id: int, code: Code) -> None:
         """End a stream at once; no event will speak of it any more."""
         stream = self._live.get(stream_id)
@@ -134,6 +135,8 @@ class Connection:
                 if self._only is not None and kind != self._only:
                     raise ConnectionFault(Code.PROTOCOL_ERROR, f"a frame of type {kind} where only {self._only.name} may come")
                 self._receive_frame(kind, flags, stream_id, payload)
+                if kind != _DATA:
+                    self._only = Kind.CONTINUATION if self._exchange.in_block else None
         except ConnectionFault as fault:
             self.broken = f"{fault.code.name}: {fault}"
             self._control.break_off(fault)
@@ -149,7 +152,6 @@ class Connection:
             receive(flags, stream_id, payload)
         except StreamFault as fault:
             self._core.refuse(fault)
-        self._only = Kind.CONTINUATION if self._exchange.in_block else None
 
     def _read_preface(self, data: bytes) -> bytes:
         size = min(len(data), len(self._preface_left))

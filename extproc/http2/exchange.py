@@ -14,6 +14,9 @@ class Exchange:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._live = core.streams.live
+        self._patience = core.patience
+        self._outbox = core.outbox
         self._blocks = BlockReader(core.limits)
         self._window = ReceiveWindow(core.limits.connection_window)
         self.in_block = False
@@ -27,24 +30,24 @@ class Exchange:
             send_window=self._core.peer.initial_window,
             receive_window=ReceiveWindow(self._core.limits.stream_window),
         )
-        self._core.streams.live[stream_id] = stream
+        self._live[stream_id] = stream
         return stream
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Bytes of a stream's DATA are used up."""
-        stream = self._core.streams.live.get(stream_id)
+        stream = self._live.get(stream_id)
         if stream is None or stream.state is State.HALF_CLOSED_REMOTE:
             return
         increment = stream.receive_window.give_back(size)
         if increment:
-            self._core.outbox.put(frames.encode_window_update(stream_id, increment))
+            self._outbox.put(frames.encode_window_update(stream_id, increment))
 
     def receive_reset(self, flags: int, stream_id: int, payload: bytes) -> None:
         code = frames.decode_number(payload, Kind.RST_STREAM)
         if stream_id == 0:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM on stream 0")
-        self._core.patience.try_with("RST_STREAM")
-        stream = self._core.streams.live.get(stream_id)
+        self._patience.try_with("RST_STREAM")
+        stream = self._live.get(stream_id)
         if stream is None:
             if self._core.streams.is_idle(stream_id):
                 raise ConnectionFault(Code.PROTOCOL_ERROR, f"RST_STREAM on idle stream {stream_id}")
@@ -59,11 +62,11 @@ class Exchange:
         if not self._window.take(size):
             raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more DATA than the connection has room for")
         if increment := self._window.give_back(size):
-            self._core.outbox.put(frames.encode_window_update(0, increment))
-        stream = self._core.streams.live.get(stream_id)
+            self._outbox.put(frames.encode_window_update(0, increment))
+        stream = self._live.get(stream_id)
         if stream is None:
             self._core.streams.judge_stray(stream_id, "DATA")
-            self._core.patience.try_with("DATA on a closed stream")
+            self._patience.try_with("DATA on a closed stream")
             return
         if stream.state is State.HALF_CLOSED_REMOTE:
             raise StreamFault(stream_id, Code.STREAM_CLOSED, "DATA after the end")
@@ -73,15 +76,16 @@ class Exchange:
             raise StreamFault(stream_id, Code.FLOW_CONTROL_ERROR, "more DATA than the stream has room for")
         ended = bool(flags & frames.END_STREAM)
         data = frames.strip_padding(payload, flags) if flags & frames.PADDED else payload
-        stream.count_body(len(data), ended=ended)
+        if stream.body_bytes_left is not None:
+            stream.count_body(len(data), ended=ended)
         if len(data) < size:
             self.acknowledge(stream_id, size - len(data))
         if ended:
             self._core.streams.step(stream, Step.END_RECEIVED)
         if data:
-            self._core.patience.restore()
+            self._patience.restore()
         else:
-            self._core.patience.try_with("empty DATA")
+            self._patience.try_with("empty DATA")
         if data or ended:
             self._core.events.append(DataReceived(stream_id, data, ended))
 
@@ -95,7 +99,7 @@ class Exchange:
         self.in_block = block is None
         if block is None:
             return
-        stream = self._core.streams.live.get(block.stream_id)
+        stream = self._live.get(block.stream_id)
         if stream is None:
             stream = self._accept(block.stream_id)
             if stream is None:
@@ -112,7 +116,7 @@ class Exchange:
         streams = self._core.streams
         if streams.is_own(stream_id) or not streams.is_idle(stream_id):
             streams.judge_stray(stream_id, "HEADERS")
-            self._core.patience.try_with("HEADERS on a closed stream")
+            self._patience.try_with("HEADERS on a closed stream")
             return None
         if self._core.role is Role.CLIENT:
             raise ConnectionFault(Code.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}, which a server may not open")
@@ -129,7 +133,7 @@ class Exchange:
         if self._core.role is Role.CLIENT and fields[0][1].startswith("1"):
             if block.end_stream:
                 raise MalformedFields("an interim response that ends the stream")
-            self._core.patience.try_with("an interim response")
+            self._patience.try_with("an interim response")
             return
         stream.head_received = True
         # A response to HEAD and a 304 have a length and no body (section 8.1.1); so may whoever ends with its head.
@@ -138,7 +142,7 @@ class Exchange:
         self._end_received(stream, block)
         if self._core.role is Role.SERVER:
             self._core.occupied.add(stream.id)
-        self._core.patience.restore()
+        self._patience.restore()
         self._core.events.append(HeadReceived(stream.id, fields, block.end_stream))
 
     def _read_trailers(self, stream: Stream, block: Block) -> None:
@@ -150,5 +154,6 @@ class Exchange:
 
     def _end_received(self, stream: Stream, block: Block) -> None:
         if block.end_stream:
-            stream.count_body(0, ended=True)
+            if stream.body_bytes_left is not None:
+                stream.count_body(0, ended=True)
             self._core.streams.step(stream, Step.END_RECEIVED)

@@ -93,9 +93,8 @@ class Stream:
         self.send_window += increment
 
     def count_body(self, size: int, *, ended: bool) -> None:
-        """Bytes of the body came. Raises StreamFault where they are not what the head has promised (section 8.1.1)."""
-        if self.body_bytes_left is None:
-            return
+        """Bytes of a body of promised length came. Raises StreamFault where they break the promise (section 8.1.1)."""
+        assert self.body_bytes_left is not None
         self.body_bytes_left -= size
         if self.body_bytes_left < 0 or (ended and self.body_bytes_left):
             raise StreamFault(self.id, Code.PROTOCOL_ERROR, "the body is not as long as content-length says")

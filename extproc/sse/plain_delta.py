@@ -4,6 +4,7 @@ Parsing it would tell nothing that these bytes don't: see ``is_plain_delta``. Wh
 the test may refuse anything; it must only never accept a chunk that the ordinary way reads differently.
 """
 
+import re
 from typing import Final
 
 from extproc.sse.dialects import Dialect
@@ -18,6 +19,7 @@ CLOSINGS: Final = tuple(
     for rest in (b"", b',"token_ids":null', b',"stop_reason":null', b',"stop_reason":null,"token_ids":null')
 )
 """What stands after it, by version and API."""
+_SIMPLE_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f]+')
 
 
 def is_plain_delta(chunk: bytes, opening: bytes) -> bool:
@@ -45,14 +47,45 @@ def is_plain_delta(chunk: bytes, opening: bytes) -> bool:
     )
 
 
-def count_plain_deltas(chunk: bytes, opening: bytes) -> int:
-    """How many plain deltas a chunk that begins at an event's beginning is made of; 0 where any of it is something else.
+class PlainDeltas:
+    """Knows the plain deltas of one stream. They differ in their texts alone, so what is around the text is learned from one
+    that has passed ``is_plain_delta``, and the next ones are compared with that: a fifth of the work.
 
-    Several come in one read when the machine is busy. What is between two blank lines is an event, as no CR is in it.
+    A text without quotes, escapes and control characters can't end early or hide a member, so a chunk of the learned shape is
+    read by the ordinary way as the one was from which the shape comes.
     """
-    if is_plain_delta(chunk, opening):
-        return 1
-    *events, rest = chunk.split(b"\n\n")
-    if rest or len(events) < 2:
-        return 0
-    return len(events) if all(is_plain_delta(event + b"\n\n", opening) for event in events) else 0
+
+    __slots__ = ("_after", "_before", "_opening")
+
+    def __init__(self, opening: bytes) -> None:
+        self._opening = opening
+        self._before = b""
+        self._after = b""
+
+    def count(self, chunk: bytes) -> int:
+        """How many plain deltas a chunk that begins at an event's beginning is made of; 0 where any of it is something else.
+
+        Several come in one read when the machine is busy. What is between two blank lines is an event, as no CR is in it.
+        """
+        if self._is_one(chunk):
+            return 1
+        *events, rest = chunk.split(b"\n\n")
+        if rest or len(events) < 2:
+            return 0
+        return len(events) if all(self._is_one(event + b"\n\n") for event in events) else 0
+
+    def _is_one(self, chunk: bytes) -> bool:
+        if self._before and chunk.startswith(self._before) and chunk.endswith(self._after):
+            text = chunk[len(self._before) : -len(self._after)]
+            if _SIMPLE_TEXT.fullmatch(text) and len(text) + len(self._before) + len(self._after) == len(chunk):
+                return True
+        if not is_plain_delta(chunk, self._opening):
+            return False
+        self._learn(chunk)
+        return True
+
+    def _learn(self, chunk: bytes) -> None:
+        start = chunk.index(self._opening) + len(self._opening)
+        end = chunk.index(b'"', start)
+        if _SIMPLE_TEXT.fullmatch(chunk, start, end):
+            self._before, self._after = chunk[:start], chunk[end:]

@@ -17,7 +17,7 @@ from extproc.sse.facts import NOTHING, Answer, Ending, Reading, UpstreamError, f
 from extproc.sse.framing import EVENT_BYTES_MAX, Event, EventTooLarge, Framer
 from extproc.sse.messages import MessageAnswer
 from extproc.sse.payloads import NotJson, decode_payload
-from extproc.sse.plain_delta import OPENINGS, count_plain_deltas
+from extproc.sse.plain_delta import OPENINGS, PlainDeltas
 from extproc.sse.responses import ResponseAnswer
 
 __all__ = ["Batch", "Dialect", "Ending", "StreamReader", "UpstreamError", "dialect_of_path"]
@@ -55,7 +55,7 @@ class StreamReader:
     def __init__(self, dialect: Dialect, choices: int = 1, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._framer = Framer(event_bytes_max)
         self._answer = _ANSWERS[dialect](choices)
-        self._opening = OPENINGS.get(dialect) if choices == 1 else None
+        self._plain = PlainDeltas(OPENINGS[dialect]) if dialect in OPENINGS and choices == 1 else None
         self._event_bytes_max = event_bytes_max
         self._content = False
         self._tokens = 0
@@ -111,9 +111,9 @@ class StreamReader:
 
     def plain_deltas(self, chunk: bytes) -> int:
         """How many plain deltas the next bytes are, 0 where they are anything else (plain_delta.py). Asking reads nothing."""
-        if self._opening is None or not self._is_between_deltas(chunk):
+        if self._plain is None or not self._is_between_deltas(chunk):
             return 0
-        return count_plain_deltas(chunk, self._opening)
+        return self._plain.count(chunk)
 
     def pass_plain(self, deltas: int) -> None:
         """So many plain deltas were handed on, which is all that ``feed`` would have found out about them."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extproc.sse.plain_delta import CLOSINGS, OPENINGS, count_plain_deltas, is_plain_delta
+from extproc.sse.plain_delta import CLOSINGS, OPENINGS, PlainDeltas, is_plain_delta
 from extproc.sse.reading import Batch, Dialect, StreamReader
 from tests.unit.sse.streams import D, F, R, T, chat, chat_chunk, completion, data, usage
 
@@ -15,7 +15,7 @@ CHAT = OPENINGS[Dialect.CHAT]
 
 def ordinary(dialect: Dialect) -> StreamReader:
     reader = StreamReader(dialect)
-    reader._opening = None
+    reader._plain = None
     return reader
 
 
@@ -77,13 +77,45 @@ def test_news_of_any_kind_takes_the_ordinary_way(chunk: bytes) -> None:
     ],
 )
 def test_several_plain_deltas_are_counted_and_anything_else_among_them_is_news(chunk: bytes, deltas: int) -> None:
-    assert count_plain_deltas(chunk, CHAT) == deltas
+    assert PlainDeltas(CHAT).count(chunk) == deltas
     if deltas:
         shortcut, way = StreamReader(Dialect.CHAT), ordinary(Dialect.CHAT)
         for reader in (shortcut, way):
             reader.feed(R + T("Hi"))
         assert shortcut.feed(chunk) == way.feed(chunk)
         assert shortcut.delivered_tokens == way.delivered_tokens == 1 + deltas
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "expected"),
+    [
+        (T("a"), T("b"), True),
+        (T("a"), T("error"), True),
+        (T("a"), T("北"), True),
+        (T("a"), T('"'), True),
+        (T("\\"), T("a"), True),
+        (T("a"), T(""), False),
+        (T("a"), F("stop"), False),
+        (T("a"), T("b").replace(b'"b"', b'"b","x":"c"'), True),
+        (T("a"), T("b").replace(b'"b"', b'"b","error":"c"'), False),
+        (T("a"), T("b").replace(b'"b"', b'"b\n"'), False),
+        (T("a"), T("b").replace(b"chatcmpl", b"other"), True),
+        (T("a"), T("b")[:-20], False),
+    ],
+)
+def test_the_learned_shape_refuses_and_takes_as_the_whole_test_does(first: bytes, then: bytes, expected: bool) -> None:
+    learned = PlainDeltas(CHAT)
+    assert learned.count(first) == 1
+    assert bool(learned.count(then)) is expected
+    assert bool(learned.count(first)), "and is not spoiled"
+
+
+@given(st.binary(max_size=3), st.integers(0, 5))
+def test_a_shape_whose_halves_overlap_is_left_to_the_whole_test(text: bytes, cut: int) -> None:
+    learned = PlainDeltas(CHAT)
+    learned.count(T("a"))
+    chunk = learned._before[: len(learned._before) - cut] + text + learned._after[cut:]
+    assert bool(learned.count(chunk)) is is_plain_delta(chunk, CHAT)
 
 
 def test_asking_for_plain_deltas_reads_nothing() -> None:
@@ -156,11 +188,11 @@ def summary(reader: StreamReader, batch: Batch) -> tuple[object, ...]:
 def test_every_stream_reads_the_same_with_and_without_it(dialect: Dialect, chunks: list[bytes]) -> None:
     short, long = StreamReader(dialect), ordinary(dialect)
     opening = T("a") if dialect is Dialect.CHAT else completion("a")
-    for chunk in [opening, *chunks]:
+    for chunk in [opening, opening, *chunks]:  # the second one teaches its shape
         assert summary(short, short.feed(chunk)) == summary(long, long.feed(chunk))
     assert summary(short, short.end()) == summary(long, long.end())
 
 
 def test_it_is_off_where_more_choices_were_asked_for() -> None:
-    assert StreamReader(Dialect.CHAT, 2)._opening is None
+    assert StreamReader(Dialect.CHAT, 2)._plain is None
     assert json.loads(T("x")[6:])["choices"]
