@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-vllm test-postgres test-crash bench-journal demo bench clean
+.PHONY: references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -22,7 +22,7 @@ lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
 
 # Each slower folder of tests is a target of its own; CI runs them all.
-SUITES := test-unit test-simulation test-envoy test-sdk test-telemetry test-browser test-docs test-crash test-postgres \
+SUITES := test-unit test-simulation test-envoy test-faults test-sdk test-telemetry test-browser test-docs test-crash test-postgres \
 	test-netns test-chart test-vllm
 
 test: check $(SUITES) ## the whole test suite
@@ -54,6 +54,17 @@ test-docs: setup ## the documentation: its commands, its code, its links, its wo
 
 references: setup ## renew the pages that are made from code: docs/cli.md, docs/metrics.md, the dashboard
 	for script in cli_reference metrics_reference dashboard; do $(BIN)/python scripts/$$script.py; done
+
+test-faults: setup ## the fault suite's short selection, and the gateways broken on purpose that its judge must catch
+	$(BIN)/pytest -n 2 --dist loadfile --timeout 300 tests/faults
+
+faults: export SEED ?= 0
+faults: setup ## every fault point of the token loop through the real Envoy, about 10 minutes; report in out/faults
+	rm -rf out/faults
+	$(BIN)/deltafence faults run --seed $(SEED) --out out/faults
+
+storm: setup ## what the retry budget does when many of 1,000 replicas die at once; table and plot in out/storm
+	$(BIN)/deltafence faults storm --out out/storm
 
 test-sdk: setup ## the official SDKs of OpenAI (Python, Node) and Anthropic through the real Envoy; without npm, Node is skipped
 	! command -v npm >/dev/null || npm ci --silent --prefix tests/sdk/node
