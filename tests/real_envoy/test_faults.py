@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from extproc.app.demonstration.apis import PATHS, request_body
 from extproc.app.demonstration.judge import Exchange, judge
+from extproc.app.demonstration.run import TOKEN_INTERVAL_MS
 from extproc.app.demonstration.scenarios import SCENARIOS, Scenario
 from extproc.app.demonstration.stage import QUICK_HEALTH, break_first, gateway, mend
 from extproc.sim.process import ReplicaProcess, start_replica
@@ -52,7 +53,8 @@ class Stage:
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     log = tmp_path_factory.mktemp("gateway") / "up.log"
     async with AsyncExitStack() as stack:
-        replicas = [await stack.enter_async_context(start_replica(Settings(name=name, tokens=TOKENS))) for name in ("a", "b")]
+        settings = Settings(tokens=TOKENS, token_interval_ms=TOKEN_INTERVAL_MS)
+        replicas = [await stack.enter_async_context(start_replica(replace(settings, name=name))) for name in ("a", "b")]
         policy = log.with_name("policy.json")
         policy.write_text(json.dumps({"retry_budget": {"percent": 100, "burst": 1_000}}))  # most requests here are repeated
         front, admin = await stack.enter_async_context(gateway(replicas, log, "--policy", str(policy), *QUICK_HEALTH))

@@ -36,6 +36,10 @@ from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
 
 TOKENS: Final = 8
+TOKEN_INTERVAL_MS: Final = 25.0
+"""Wide enough that a delta and what follows it are not one read on a busy machine: then nothing of it was delivered, and the
+request is rightly repeated (R17.2)."""
+REPLICA: Final = Settings(tokens=TOKENS, token_interval_ms=TOKEN_INTERVAL_MS)
 TABLE_WIDTH: Final = 116
 SHORT_LEASE: Final = "lease: {ttl_ms: 1500, cancel_timeout_ms: 300}\n"
 
@@ -54,7 +58,9 @@ async def run_scenarios(log: Path) -> list[Line]:
     """Every scenario once, in order."""
     async with AsyncExitStack() as stack:
         replicas = [
-            await stack.enter_async_context(start_replica(Settings(name=name, tokens=TOKENS)))
+            await stack.enter_async_context(
+                start_replica(Settings(name=name, tokens=TOKENS, token_interval_ms=TOKEN_INTERVAL_MS))
+            )
             for name in ("replica-a", "replica-b")
         ]
         names = {replica.address: replica.settings.name for replica in replicas}
