@@ -10,6 +10,7 @@
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from extproc.storage.migrations import pending, read_version
 from extproc.storage.script import Dialect, Result, Row, ScriptFactory, Statement, StorageUnavailable, run_script
 
 BUSY_TIMEOUT_S: Final = 2.0
+WAL_RETRY_S: Final = 0.01
 GROUP_MAX: Final = 256
 """Scripts in one transaction: far above what gathers during one fsync, so that one stuck group can't hold everything."""
 
@@ -152,12 +154,27 @@ class SqliteDatabase:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         if self._bytes_max is not None:
             page_bytes = int(connection.execute("PRAGMA page_size").fetchone()[0])
             connection.execute(f"PRAGMA max_page_count = {max(1, self._bytes_max // page_bytes)}")
         return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Two connections that make a new file's first switch to WAL at once would wait for each other, so SQLite refuses one of them
+    at once whatever its busy timeout is. The file keeps the mode, so the one that was refused finds it set soon."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(WAL_RETRY_S)
+        else:
+            return
 
 
 def _in_transaction(connection: sqlite3.Connection, begin: str, work: Callable[[], Result]) -> Result:

@@ -32,7 +32,7 @@ def url(tmp_path: Path) -> str:
     """A ledger with one lost call and one that was answered."""
     address = f"sqlite:{tmp_path / 'journal.db'}"
     answered = ToolCall(
-        key_hash=b"2", call_key="mail/req_1:call_08", tool="mail", request_id="req_1", fingerprint=b"f", keep_ms=1
+        key_hash=b"2", call_key="mail/req_1:call_08", tool="mail", request_id="req_1", fingerprint=b"f", keep_ms=10**8
     )
 
     async def fill(ledger: DurableLedger) -> Begun:
@@ -61,7 +61,9 @@ def test_list_shows_what_waits_to_be_settled(url: str):
     assert line.endswith("connection closed")
     document = json.loads(run("list", "--db", url, "--state", "unknown", "--json").output)
     assert (document["call_key"], document["state"]) == ("mail/req_1:call_07", "unknown")
-    assert "no such calls" in run("list", "--db", url, "--state", "carried_out").output
+    (answered,) = run("list", "--db", url, "--state", "carried_out").output.splitlines()
+    assert answered.startswith("mail/req_1:call_08  ")
+    assert "no such calls" in run("list", "--db", url, "--state", "running").output
 
 
 def test_settled_as_carried_out_with_an_answer_repeats_get_it(url: str):

@@ -15,9 +15,9 @@ def write_row(processor_id: str) -> Script[str]:
     return processor_id
 
 
-async def test_two_processes_that_open_an_empty_database_at_once_both_find_its_tables(database_url: str):
-    databases = await asyncio.gather(open_database(database_url), open_database(database_url))
-    assert [await database.read(read_version) for database in databases] == [max(migrations(Dialect.SQLITE))] * 2
+async def test_processes_that_open_an_empty_database_at_once_all_find_its_tables(database_url: str):
+    databases = await asyncio.gather(*(open_database(database_url) for _ in range(8)))
+    assert [await database.read(read_version) for database in databases] == [max(migrations(Dialect.SQLITE))] * 8
     for database in databases:
         await database.close()
 
