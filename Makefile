@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test-envoy-long test-all references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench clean
+.PHONY: explore test-envoy-long test-all references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -39,6 +39,11 @@ check: setup ## formatting, lint, types, the rooms' arrows
 
 test-unit: setup ## unit tests, seconds
 	$(BIN)/pytest -n 2 tests/unit
+
+EXAMPLES ?= 50
+explore: export HYPOTHESIS_PROFILE := explore
+explore: setup ## the property tests with new random examples, EXAMPLES times over
+	for turn in $$(seq $(EXAMPLES)); do $(BIN)/pytest -n 2 -q $$(grep -rl --include='test_*.py' '@given' tests/unit) || exit 1; done
 
 test-envoy: setup ## the real Envoy: configuration, listeners, faults, `up`
 	$(BIN)/pytest -n 2 tests/real_envoy $(addprefix --ignore=,$(ENVOY_LONG))

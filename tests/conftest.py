@@ -11,9 +11,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# The machine is shared: how long an example takes says nothing about the code.
-hypothesis.settings.register_profile("no deadline", deadline=None)
-hypothesis.settings.load_profile("no deadline")
+# The machine is shared: how long an example takes says nothing about the code. The same examples every time, so that a red run
+# tells of the change that it tests; `make explore` looks for new ones.
+hypothesis.settings.register_profile("same examples", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same examples"))
 
 POSTGRES_VARIABLE = "DELTAFENCE_TEST_POSTGRES"
 """Set by tests/postgres/server.py: with it, everything that runs over a database runs over PostgreSQL instead of SQLite."""

@@ -25,6 +25,7 @@ from extproc.app.wires import EgressProtocol, TransportKind, make_attempt_client
 from extproc.decision.policy import Policy
 from extproc.decision.verdicts import HealthSettings
 from extproc.processor.decision_log import NO_DECISION_LOG, DecisionFile
+from extproc.processor.gathering import Gathering
 from extproc.processor.keyed import Keying
 from extproc.processor.pools import Pools
 from extproc.processor.ports import World
@@ -126,6 +127,7 @@ class Processor:
                 ttl_ms=settings.keys.ttl_ms,
                 caller_header=settings.keys.caller_header,
             ),
+            gather=Gathering(asyncio.get_running_loop()).add,
             texts=stores.texts,
             observer=self._telemetry.observer,
             decisions=DecisionFile(settings.decision_log) if settings.decision_log else NO_DECISION_LOG,

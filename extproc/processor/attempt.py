@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from extproc.processor.gathering import Gather
 from extproc.replicas.attempt_client import AttemptConnection, ResponseHead
 from extproc.replicas.roster import Replica
 from extproc.sse.reading import Dialect, StreamReader
@@ -67,12 +68,19 @@ AttemptSignal = HeadReceived | BodyReceived | AttemptOver
 class Attempt:
     """One try on one replica; the listener of its connection.
 
-    Invariant: at most one BodyReceived signal is under way, however many pieces arrived meanwhile; that is the whole of
-    coalescing, and why the inbox stays short under load.
+    Invariant: whatever is unread is announced once, to the gathering or by one BodyReceived signal, however many pieces arrive
+    meanwhile; that is the whole of coalescing, and why the inbox stays short under load.
     """
 
     def __init__(
-        self, *, number: int, attempt_id: str, replica: Replica, started_ms: int, put: Callable[[AttemptSignal], None]
+        self,
+        *,
+        number: int,
+        attempt_id: str,
+        replica: Replica,
+        started_ms: int,
+        put: Callable[[AttemptSignal], None],
+        gather: Gather,
     ) -> None:
         self.number = number
         self.attempt_id = attempt_id
@@ -85,8 +93,10 @@ class Attempt:
         self.held_bytes = 0
         self.last_received_ms = started_ms
         self.relay: Callable[[bytes], bool] | None = None
-        """Hands bytes on at once, without a signal, and says whether it did. Asked only while nothing is unread."""
+        """Hands bytes on without a signal, and says whether it did. Set once the boundary is crossed."""
         self._put = put
+        self._gather = gather
+        self._gathered = False
         self._body_signal = BodyReceived(self)
         self._connection: AttemptConnection | None = None
         self._unread: list[bytes] = []
@@ -103,6 +113,7 @@ class Attempt:
     def close(self) -> None:
         """Break the exchange off; no signal of this attempt is put any more."""
         self._closed = True
+        self._gathered = False
         if self._connection is not None:
             self._connection.close()
 
@@ -121,12 +132,8 @@ class Attempt:
 
     def take(self) -> bytes:
         """Everything received since the last call."""
-        data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
-        self._unread.clear()
-        self._unread_bytes = 0
-        if self._paused and self._connection is not None:
-            self._paused = False
-            self._connection.resume_reading()
+        data = self._peek()
+        self._forget_unread()
         return data
 
     def hold(self, data: bytes) -> None:
@@ -148,16 +155,41 @@ class Attempt:
         self._put(HeadReceived(self))
 
     def body_received(self, data: bytes) -> None:
-        if not self._unread:
-            if self.relay is not None and self.relay(data):
-                return
-            self._put(self._body_signal)
+        is_first = not self._unread
         self._unread.append(data)
         self._unread_bytes += len(data)
         if self._unread_bytes > UNREAD_BYTES_MAX and not self._paused and self._connection is not None:
             self._paused = True
             self._connection.pause_reading()
+        if not is_first:
+            return
+        if self.relay is None:
+            self._put(self._body_signal)
+        else:
+            self._gathered = True
+            self._gather(self._hand_on)
 
     def attempt_ended(self, broken: str | None) -> None:
         if not self._closed:
+            self._hand_on()
             self._put(AttemptOver(self, broken))
+
+    def _hand_on(self) -> None:
+        """What was gathered goes on, unless the attempt's end came first and took it along."""
+        if not self._gathered:
+            return
+        self._gathered = False
+        if self.relay is not None and self.relay(self._peek()):
+            self._forget_unread()
+        else:
+            self._put(self._body_signal)
+
+    def _peek(self) -> bytes:
+        return self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+
+    def _forget_unread(self) -> None:
+        self._unread.clear()
+        self._unread_bytes = 0
+        if self._paused and self._connection is not None:
+            self._paused = False
+            self._connection.resume_reading()

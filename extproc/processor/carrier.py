@@ -162,7 +162,12 @@ class Carrier:
         self._speaker.attempts = number
         self._identity = replica.identity
         attempt = Attempt(
-            number=number, attempt_id=f"att_{self._world.new_id()}", replica=replica, started_ms=now, put=self._inbox.put
+            number=number,
+            attempt_id=f"att_{self._world.new_id()}",
+            replica=replica,
+            started_ms=now,
+            put=self._inbox.put,
+            gather=self._world.gather,
         )
         self.attempt = attempt
         self._world.roster.acquire(replica)

@@ -1,6 +1,7 @@
 """The reference transport: grpc.aio, one call a stream."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Final, NoReturn
 
 import grpc
@@ -22,14 +23,17 @@ OPTIONS: Final = (
 
 
 class GrpcStream:
-    """ports.Stream over a grpc.aio call. ``write`` is the call's own method: one coroutine fewer on the per-delta path."""
+    """ports.Stream over a grpc.aio call.
 
-    write: Callable[[ProcessingResponse | bytes], Awaitable[None]]
-    write_now = None
+    A write of grpc.aio is a coroutine that starts to send in its first step and ends with the send's completion. ``write_now``
+    takes the first step itself and lets the completion take the next, as a task would, without the two wake-ups of a task.
+    Invariant: ``_writing`` is the write that was begun so and has not ended; gRPC takes one write of a call at a time.
+    """
 
     def __init__(self, call: grpc.aio.ServicerContext) -> None:
         self._call = call
-        self.write = call.write
+        self._writing: Coroutine[asyncio.Future[None], None, None] | None = None
+        self._completion: asyncio.Future[None] | None = None
 
     @property
     def initial_metadata(self) -> Sequence[tuple[str, str]]:
@@ -39,6 +43,38 @@ class GrpcStream:
     async def read(self) -> ProcessingRequest | None:
         message = await self._call.read()
         return message if isinstance(message, ProcessingRequest) else None
+
+    async def write(self, message: ProcessingResponse | bytes) -> None:
+        """See ports.Stream."""
+        while self._completion is not None:
+            await asyncio.wait((self._completion,))
+        await self._call.write(message)
+
+    def write_now(self, data: bytes) -> bool:
+        """See ports.Stream. False also where the call is over, which ``write`` says in gRPC's words."""
+        if self._writing is not None:
+            return False
+        self._writing = self._call.write(data)
+        return self._step()
+
+    def _step(self, _: object = None) -> bool:
+        """Let the begun write go as far as it can without waiting; whether it has not failed."""
+        assert self._writing is not None, "a step of no write"
+        self._completion = None
+        try:
+            completion = self._writing.send(None)
+        except StopIteration:
+            self._writing = None
+            return True
+        except (Exception, asyncio.CancelledError):
+            # The call is over: whoever serves it is cancelled by grpc.aio, or learns it from its next write.
+            self._writing = None
+            return False
+        # Set by ``await``, and taken back by whoever waits for the future: that is a task elsewhere, and here this.
+        completion._asyncio_future_blocking = False
+        completion.add_done_callback(self._step)
+        self._completion = completion
+        return True
 
     async def abort(self, detail: str) -> NoReturn:
         await self._call.abort(grpc.StatusCode.UNAVAILABLE, detail)

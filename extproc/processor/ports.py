@@ -9,6 +9,7 @@ from extproc.decision.policy import LeasePolicy
 from extproc.journal.interface import Journal
 from extproc.journal.texts import NoTexts, Texts
 from extproc.processor.decision_log import NO_DECISION_LOG, DecisionLog
+from extproc.processor.gathering import Gather, at_once
 from extproc.processor.keyed import Keying
 from extproc.processor.observing import UNOBSERVED, Observer
 from extproc.processor.pools import Pools
@@ -87,6 +88,7 @@ class World:
     """What one request may hold of an answer that is not delivered yet."""
     is_draining: Callable[[], bool]
     keying: Keying
+    gather: Gather = at_once
     texts: Texts = field(default_factory=NoTexts)
     observer: Observer = UNOBSERVED
     decisions: DecisionLog = NO_DECISION_LOG

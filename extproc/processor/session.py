@@ -172,11 +172,9 @@ class Session:
             await self._fail(Cause.ENGINE_ERROR, f"the answer is no event stream but {kind}")
             return
         attempt.read_as(kind, self._request.dialect, self._request.choices)
-        if attempt.reader is not None and self._client.may_write_now:
-            attempt.relay = partial(self._relay, attempt, attempt.reader)
 
     def _relay(self, attempt: Attempt, reader: StreamReader, data: bytes) -> bool:
-        """Hand plain deltas on at once: what ``_read_body`` does with them, where nothing is before them and nothing has to
+        """Hand plain deltas on: what ``_read_body`` does with them, where nothing is before them and nothing has to
         wait, but without waking the session, which costs as much as all the rest. False: nothing was done."""
         if self._state.phase is not Phase.DECODE or not self._inbox.is_idle or attempt is not self._carrier.attempt:
             return False
@@ -239,6 +237,8 @@ class Session:
             return
         if self._state.phase is Phase.PREFILL and (batch.content or reader.finished):
             await self._apply(events.FirstDeltaArrived())
+            if self._client.may_write_now:
+                attempt.relay = partial(self._relay, attempt, reader)
         if self._state.phase is Phase.DECODE and reader.finished:
             await self._finish_or_linger(batch)
 

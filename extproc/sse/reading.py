@@ -67,7 +67,7 @@ class StreamReader:
         self._last = False
         # Invariant: the latest event was left out and ended in a CR, so that a LF which comes next is left out with it.
         self._line_feed_is_left_out = False
-        # Invariant: the answer's last event ended in a CR, so that a LF which comes next still belongs to it.
+        # Invariant: nothing came after the answer's last event, which ended in a CR: a LF which comes next still belongs to it.
         self._line_feed_is_due = False
 
     @property
@@ -165,7 +165,7 @@ class StreamReader:
             if reading.last:
                 self._ending = ending
                 self._last = True
-                self._line_feed_is_due = event.raw.endswith(b"\r")
+                self._line_feed_is_due = event.raw.endswith(b"\r") and event is events[-1] and not self._framer.pending
                 break
         return self._batch(forward[0] if len(forward) == 1 else b"".join(forward), content=content, tokens=tokens)
 

@@ -87,6 +87,7 @@ SMALL_STREAMS = {
     "unproved": small([TEXT, b"[DONE]"]),
     "malformed": small([b"{", TEXT]),
     "late line feed": small([STOP, b"[DONE]"]) + b"\n",
+    "late event, torn": small([STOP, b"[DONE]"]).replace(b"\n", b"\r") + b"data: x\n\n",
 }
 
 
