@@ -41,6 +41,8 @@ DELTA: Final = _http_chunk(_event({"content": " fence"}))
 END: Final = _http_chunk(_event({"content": ""}, "stop")) + _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 EVENTS_BESIDE_DELTAS: Final = 3
 """The role chunk, the finish and ``[DONE]``."""
+NOT_FOUND: Final = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+"""Among others to a heartbeat: there is no guard here, and a replica says so as vLLM does."""
 MODELS: Final = _plain("application/json", b'{"object":"list","data":[{"id":"bench","object":"model","owned_by":"bench"}]}')
 
 
@@ -99,10 +101,12 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.url == b"/metrics":
             self.transport.write(self.replica.metrics())
-        elif self.parser.get_method() == b"POST":
+        elif self.url == b"/v1/models":
+            self.transport.write(MODELS)
+        elif self.url.startswith(b"/v1/"):
             self.start(json.loads(self.body))
         else:
-            self.transport.write(MODELS)
+            self.transport.write(NOT_FOUND)
 
     def start(self, request: dict[str, float]) -> None:
         self.replica.running += 1
