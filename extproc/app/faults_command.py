@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from extproc.app.children import EXEC_BOUND
 from extproc.app.envoy_process import EnvoyMissingError, find_envoy
@@ -17,9 +19,14 @@ from extproc.faults.gateway import Commands, GatewayError
 from extproc.faults.points import Point, catalogue, in_order, point_of, select
 from extproc.faults.replay import NothingDecidedError, judge_again, replay_decisions
 from extproc.faults.report import write_report
+from extproc.faults.storm.plot import NAMES
+from extproc.faults.storm.publish import COLUMNS, rows, write_study
+from extproc.faults.storm.study import Terms, study
 from extproc.faults.suite import Summary, run_suite
 from extproc.faults.trace import Trace, read_trace
 
+TABLE_WIDTH: Final = 160
+"""Of a table that goes into a file or a pipe."""
 OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app")
 
 
@@ -100,6 +107,20 @@ def replay(file: Path, *, real: bool, out: Path, envoy: Path | None) -> None:
     if real:
         is_green &= _bring_about_again(trace, out, envoy)
     sys.exit(0 if is_green else 1)
+
+
+@faults.command()
+@click.option("--seed", default=0, show_default=True, help="Decides clients, prompts, answers and which replicas die.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("out/storm"), show_default=True, help="Page, picture, JSON.")
+def storm(*, seed: int, out: Path) -> None:
+    """What the retry budget does when many of 1,000 replicas die at once. A study in virtual time; breaks nothing."""
+    terms = Terms()
+    storms = study(seed, terms, lambda one: click.echo(f"{one.share_percent} % die, {NAMES[one.conduct]} ...", err=True))
+    table = Table(*COLUMNS)
+    for row in rows(storms):
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
+    click.echo(write_study(storms, seed=seed, terms=terms, directory=out))
 
 
 def _bring_about_again(trace: Trace, out: Path, envoy: Path | None) -> bool:

@@ -12,7 +12,7 @@
     rounds        points broken together; acts are the ways of breaking what requests share
     suite         a whole run, from a seed to its verdict
     trace         one request on disk; replay runs it again, through the pure core exactly
-    report        what a person opens; picture is the timeline in it
+    report        what a person opens; picture is the timeline in it, pages turns templates into text
     storm/        virtual time: whole pools of gateways and replicas in the pure core
 
 Nothing here is imported by the gateway. It knows the gateway only from outside: its commands, its listeners, its files.

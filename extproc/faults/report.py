@@ -8,22 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from extproc import __version__
 from extproc.faults.checker import read_answer
 from extproc.faults.expectations import Ending, expected_endings
 from extproc.faults.invariants import RULES, Invariant
+from extproc.faults.pages import render
 from extproc.faults.picture import Picture, draw
 from extproc.faults.points import Kind
 from extproc.faults.suite import Judged, Summary
 from extproc.faults.trace import Trace
 
-TEMPLATES: Final = Path(__file__).parent / "templates"
 FORMAT: Final = 1
 
 
@@ -63,12 +60,11 @@ def write_report(summary: Summary, directory: Path) -> Path:
     kinds = [_kind_line(kind, summary.judged) for kind in Kind if any(one.point.kind is kind for one in summary.judged)]
     for line in kinds:
         scenarios = [_scenario(one) for one in _in_page_order(summary.judged) if one.point.kind is line.kind]
-        _write(directory / line.page, "kind.html", summary=summary, line=line, scenarios=scenarios)
+        (directory / line.page).write_text(render("kind.html", summary=summary, line=line, scenarios=scenarios))
     index = directory / "index.html"
     broken = [_scenario(one) for one in _in_page_order(summary.judged) if not one.is_held]
     asked = len(summary.judged) + len(summary.stray)
-    _write(
-        index,
+    page = render(
         "index.html",
         summary=summary,
         kinds=kinds,
@@ -79,6 +75,7 @@ def write_report(summary: Summary, directory: Path) -> Path:
         version=__version__,
         written_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+    index.write_text(page)
     return index
 
 
@@ -129,14 +126,3 @@ def _scenario(judged: Judged) -> Scenario:
 def _in_page_order(judged: Sequence[Judged]) -> list[Judged]:
     """What is broken first, then by name."""
     return sorted(judged, key=lambda one: (one.is_held, one.point.key))
-
-
-def _write(file: Path, template: str, **values: Any) -> None:  # noqa: ANN401  (whatever the template shows)
-    file.write_text(_environment().get_template(template).render(**values))
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
