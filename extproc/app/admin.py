@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from extproc.app.route_report import RouteReport
 from extproc.journal.interface import Journal, JournalUnavailable
@@ -39,14 +40,17 @@ class AdminServer:
         *,
         journal: Journal,
         is_ready: Callable[[], bool],
+        before_answers: Callable[[], None] = lambda: None,
         routes: RouteReport | None = None,
         pages: Iterable[web.RouteDef] = (),
     ) -> None:
-        """``pages`` are served beside what is here; all of them must be GETs that change nothing."""
+        """``pages`` are served beside what is here; all of them must be GETs that change nothing. ``before_answers`` brings up to
+        date what they read: who has seen a stream end finds its end here."""
         self._journal = journal
         self._is_ready = is_ready
         self._routes = routes
-        application = web.Application()
+        self._before_answers = before_answers
+        application = web.Application(middlewares=[self._brought_up_to_date])
         application.router.add_get("/livez", self._live)
         application.router.add_get("/readyz", self._ready)
         application.router.add_get(f"{API}/routes", self._route_policies)
@@ -62,6 +66,11 @@ class AdminServer:
     async def stop(self) -> None:
         """Close the listener and its connections."""
         await self._runner.cleanup()
+
+    @web.middleware
+    async def _brought_up_to_date(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._before_answers()
+        return await handler(request)
 
     async def _live(self, request: web.Request) -> web.Response:
         return web.Response(text="live\n")

@@ -5,6 +5,7 @@ import logging
 import signal
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,7 @@ from extproc.replicas.roster import Replica, Roster
 from extproc.replicas.shown_facts import ShownFacts
 from extproc.routes.resolution import PolicyResolver
 from extproc.telemetry.assembly import Telemetry
+from extproc.telemetry.witness import TOLD_AFTER_S
 
 LOGGER: Final = logging.getLogger("deltafence.processor")
 
@@ -78,7 +80,7 @@ async def run_processor(settings: ProcessorSettings) -> None:
     Assembled inside the loop: grpc.aio binds its server to the loop that is running when it is made.
     """
     processor_id = f"proc_{ULID()}"
-    telemetry = Telemetry(instance_id=processor_id)
+    telemetry = Telemetry(instance_id=processor_id, later=partial(asyncio.get_running_loop().call_later, TOLD_AFTER_S))
     stores = await Stores.open(settings.stores, processor_id, telemetry.unrecorded)
     try:
         await Processor(settings, stores, telemetry, processor_id).run()
@@ -152,6 +154,7 @@ class Processor:
         self._admin = AdminServer(
             journal=self._journal,
             is_ready=lambda: not self._draining,
+            before_answers=self._telemetry.observer.tell,
             routes=(report := RouteReport(settings.resolver, settings.surroundings.routes)),
             pages=[*StatusPages(self._status_sources(report)).routes(), *Scrape(self._telemetry.registry).routes()],
         )

@@ -16,7 +16,7 @@ from extproc.telemetry.policies import PolicyMetrics
 from extproc.telemetry.recent import Recent
 from extproc.telemetry.traces import RequestTraces
 from extproc.telemetry.verdicts import VerdictMetrics
-from extproc.telemetry.witness import Subscriber, Witness, no_headers
+from extproc.telemetry.witness import Later, Subscriber, Witness, at_once, no_headers
 
 RENEWED: Final = "renewed"
 UNANSWERED: Final = "unanswered"
@@ -25,7 +25,8 @@ UNANSWERED: Final = "unanswered"
 class Telemetry:
     """One processor's. ``observer`` is what its World is given; the rest is for its admin interface and its assembly."""
 
-    def __init__(self, *, instance_id: str, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, *, instance_id: str, environment: Mapping[str, str] = os.environ, later: Later = at_once) -> None:
+        """``later`` puts telling off, so that no request waits for it."""
         self._exports = open_exports(environment, instance_id)
         self.registry = self._exports.registry
         self.meters = Meters(self._exports.meter_provider)
@@ -41,7 +42,7 @@ class Telemetry:
             traces = RequestTraces(self._exports.tracer_provider, self._exports.ids)
             subscribers.append(traces)
             attempt_headers = traces.attempt_headers
-        self.observer = Witness(subscribers, attempt_headers)
+        self.observer = Witness(subscribers, attempt_headers, later)
 
     def watch_journal(self, journal: Journal) -> None:
         """Show how far the journal is behind, whenever somebody collects."""
@@ -60,6 +61,7 @@ class Telemetry:
 
     async def close(self) -> None:
         """Send what is left; bounded, also where no receiver answers."""
+        self.observer.tell()
         await asyncio.to_thread(self._exports.close)
 
 

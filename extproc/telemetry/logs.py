@@ -34,6 +34,8 @@ def configure_logging(log_format: LogFormat, stream: TextIO | None = None, level
     lines = logging.StreamHandler(sys.stderr if stream is None else stream)
     lines.setFormatter(JsonLines() if log_format is LogFormat.JSON else TextLines())
     logging.basicConfig(level=level, handlers=[lines], force=True)
+    # No line names a thread, a process or a place in the code, so nobody looks them up for each (logging HOWTO, "Optimization").
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 class RequestLog:

@@ -2,6 +2,9 @@
 
 The processor's record tells the witness each event once (processor/observing.py). The witness folds it into the request's
 facts, so that no subscriber keeps a state machine of its own, and hands both on. Prompts and answers never come by here.
+
+Telling takes longer than serving: a line of a log costs as much as the first delta. So it waits for a moment when the request
+does not wait for it, and is done at once for whoever comes to read.
 """
 
 import hashlib
@@ -16,6 +19,11 @@ from extproc.journal.records import EventKind, JournalEvent, RequestFacts, admit
 LOGGER: Final = logging.getLogger("deltafence.telemetry")
 
 AttemptHeaders = Callable[[str], Sequence[tuple[str, str]]]
+Later = Callable[[Callable[[], None]], object]
+"""Calls something soon, from the event loop."""
+
+TOLD_AFTER_S: Final = 0.002
+"""Long enough for a head and the first delta to leave; far below what anybody who reads logs or metrics could notice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +66,11 @@ def no_headers(attempt_id: str) -> Sequence[tuple[str, str]]:
     return ()
 
 
+def at_once(tell: Callable[[], None]) -> None:
+    """Put nothing off."""
+    tell()
+
+
 @dataclass(slots=True)
 class _Open:
     facts: RequestFacts
@@ -65,15 +78,52 @@ class _Open:
 
 
 class Witness:
-    """The processor's Observer. Invariant: ``_open`` holds exactly the admitted requests that have no outcome yet."""
+    """The processor's Observer. Invariants: ``_open`` holds exactly the admitted requests that have no outcome yet, as far as
+    they were told; ``_untold`` is told in the order in which it happened."""
 
-    def __init__(self, subscribers: Sequence[Subscriber], attempt_headers: AttemptHeaders = no_headers) -> None:
+    def __init__(
+        self, subscribers: Sequence[Subscriber], attempt_headers: AttemptHeaders = no_headers, later: Later = at_once
+    ) -> None:
         self._subscribers = tuple(subscribers)
         self._attempt_headers = attempt_headers
+        self._later = later
         self._open: dict[str, _Open] = {}
+        self._untold: list[JournalEvent | TurnedAway] = []
 
     def saw(self, event: JournalEvent) -> None:
         """The journal has taken this event."""
+        self._put(event)
+
+    def turned_away(self, *, request_id: str, api: str, code: ErrorCode) -> None:
+        """A request was answered before it was admitted."""
+        self._put(TurnedAway(request_id=request_id, api=api, code=code))
+
+    def attempt_headers(self, attempt_id: str) -> Sequence[tuple[str, str]]:
+        """Headers that join the attempt to its request's trace."""
+        if self._attempt_headers is no_headers:
+            return ()
+        self.tell()
+        try:
+            return self._attempt_headers(attempt_id)
+        except Exception:
+            LOGGER.exception("attempt %s goes without trace headers", attempt_id)
+            return ()
+
+    def tell(self) -> None:
+        """Tell the subscribers everything that they have not been told."""
+        untold, self._untold = self._untold, []
+        for happened in untold:
+            if isinstance(happened, TurnedAway):
+                self._tell_turned_away(happened)
+            else:
+                self._tell_event(happened)
+
+    def _put(self, happened: JournalEvent | TurnedAway) -> None:
+        self._untold.append(happened)
+        if len(self._untold) == 1:
+            self._later(self.tell)
+
+    def _tell_event(self, event: JournalEvent) -> None:
         known = self._open.get(event.request_id)
         if known is None and event.kind is not EventKind.ADMITTED:
             return
@@ -85,29 +135,18 @@ class Witness:
         else:
             self._open[event.request_id] = _Open(after, trace_id)
         transition = Transition(event=event, before=before, after=after, trace_id=trace_id)
+        self._tell_each(lambda subscriber: subscriber.saw(transition))
+
+    def _tell_turned_away(self, turned_away: TurnedAway) -> None:
+        self._tell_each(lambda subscriber: subscriber.turned_away(turned_away))
+
+    def _tell_each(self, tell: Callable[[Subscriber], None]) -> None:
         for subscriber in self._subscribers:
             try:
-                subscriber.saw(transition)
+                tell(subscriber)
             except Exception:
                 # What is told may be wrong then; the request must not be.
-                LOGGER.exception("%s could not be told of %s", type(subscriber).__name__, event.kind)
-
-    def turned_away(self, *, request_id: str, api: str, code: ErrorCode) -> None:
-        """A request was answered before it was admitted."""
-        told = TurnedAway(request_id=request_id, api=api, code=code)
-        for subscriber in self._subscribers:
-            try:
-                subscriber.turned_away(told)
-            except Exception:
-                LOGGER.exception("%s could not be told that a request was turned away", type(subscriber).__name__)
-
-    def attempt_headers(self, attempt_id: str) -> Sequence[tuple[str, str]]:
-        """Headers that join the attempt to its request's trace."""
-        try:
-            return self._attempt_headers(attempt_id)
-        except Exception:
-            LOGGER.exception("attempt %s goes without trace headers", attempt_id)
-            return ()
+                LOGGER.exception("%s could not be told what happened to a request", type(subscriber).__name__)
 
 
 def trace_id_of(admitted: JournalEvent) -> str:

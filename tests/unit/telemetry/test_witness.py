@@ -1,6 +1,7 @@
 """One fold for all subscribers, and none of them can harm a request or another subscriber."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -78,3 +79,29 @@ def test_trace_id_is_the_clients_or_made_of_the_request_id() -> None:
     assert keeps.transitions[0].trace_id == client
     assert keeps.transitions[1].trace_id == keeps.transitions[2].trace_id != client
     assert int(keeps.transitions[1].trace_id, 16)
+
+
+def test_what_was_put_off_is_told_once_in_its_order_by_whichever_comes_first():
+    put_off: list[Callable[[], None]] = []
+    keeps = Keeps()
+    witness = Witness([keeps], later=put_off.append)
+    witness.turned_away(request_id="req_0", api="chat", code=ErrorCode.DRAINING)
+    for event in REPEATED:
+        witness.saw(event)
+    assert len(put_off) == 1
+    assert (keeps.transitions, keeps.away) == ([], [])
+    witness.tell()
+    assert [each.event.kind for each in keeps.transitions] == [event.kind for event in REPEATED]
+    assert len(keeps.away) == 1
+    put_off[0]()
+    assert len(keeps.transitions) == len(REPEATED)
+
+
+def test_an_attempt_s_headers_are_those_of_what_was_told_until_now():
+    keeps = Keeps()
+    witness = Witness(
+        [keeps], attempt_headers=lambda attempt_id: (("seen", str(len(keeps.transitions))),), later=lambda tell: None
+    )
+    for event in REPEATED[:2]:
+        witness.saw(event)
+    assert witness.attempt_headers("att_1") == (("seen", "2"),)
