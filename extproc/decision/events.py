@@ -110,3 +110,15 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     DeadlinePassed,
     DrainLimitReached,
 )
+
+
+def spoils_a_finish(event: Event) -> bool:
+    """Whether an event ends a request badly. After the finish it only ends the wait for what may follow a finish: a client that
+    has a whole answer is never told that it is partial."""
+    match event:
+        case AttemptFailed() | DrainLimitReached():
+            return True
+        case DeadlinePassed():
+            return event.deadline is not Deadline.FIRST_DELTA
+        case _:
+            return False

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final
 
 from extproc.contract import headers as names
@@ -23,6 +22,7 @@ from extproc.processor.intake import GenerationRequest
 from extproc.processor.ports import World
 from extproc.processor.record import RequestRecord
 from extproc.processor.speaker import Speaker
+from extproc.processor.timers import Due
 from extproc.replicas.attempt_client import AttemptRequest
 from extproc.replicas.roster import Replica
 
@@ -43,17 +43,6 @@ class AttemptLost:
 
     attempt: Attempt
     failure: Failure
-
-
-class Due(Enum):
-    """Signal: a session's own timer."""
-
-    KEEP_ALIVE = auto()
-    """The route wants a sign of life towards the client."""
-    LINGER = auto()
-    """Every choice has finished and the stream's own last event did not come in time (CASES SSE-11)."""
-    IDLE = auto()
-    """Time to look how long the attempt has been silent."""
 
 
 Signal = AttemptSignal | AttemptLost | FenceDone | Due | events.Event

@@ -16,7 +16,7 @@ from extproc.decision.policy import Policy
 from extproc.decision.request import Phase, RequestState, step
 from extproc.journal.records import EventKind
 from extproc.processor.attempt import AnswerKind, Attempt, AttemptOver, BodyReceived, HeadReceived, kind_of_answer
-from extproc.processor.carrier import AttemptLost, Carrier, Due, FenceDone, Signal
+from extproc.processor.carrier import AttemptLost, Carrier, FenceDone, Signal
 from extproc.processor.client_stream import ClientStream, Written
 from extproc.processor.endings import BAD_ENDINGS, EVENT_TOO_LARGE
 from extproc.processor.inbox import Inbox
@@ -24,6 +24,7 @@ from extproc.processor.intake import GenerationRequest
 from extproc.processor.ports import World
 from extproc.processor.record import RequestRecord
 from extproc.processor.speaker import Speaker
+from extproc.processor.timers import Due, Timers
 from extproc.replicas.attempt_client import ResponseHead
 from extproc.replicas.evidence import HeadVerdict, read_head
 from extproc.sse.facts import Ending, UpstreamError
@@ -45,7 +46,7 @@ class Session:
         self._record = record
         self._inbox: Inbox[Signal] = Inbox()
         self._state = RequestState()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers = Timers(policy, self._inbox.put)
         # Invariant: once it is set the client has every choice's finish, and only the stream's own last event is waited for.
         self._lingering = False
         self._speaker = Speaker(client=client, record=record, dialect=request.dialect)
@@ -78,7 +79,7 @@ class Session:
 
     async def run(self) -> None:
         """Serve the request. Raises StreamAborted where the client's stream must be cut, and re-raises its cancellation."""
-        self._start_timers()
+        self._timers.start(stream=self._request.stream)
         try:
             await self._apply(events.Placed(candidate=self._carrier.find_candidate(), draining=self._world.is_draining()))
             while self._state.phase is not Phase.ENDED:
@@ -87,8 +88,7 @@ class Session:
             self._leave()
             raise
         finally:
-            for timer in self._timers:
-                timer.cancel()
+            self._timers.cancel()
             self._carrier.close()
 
     def _leave(self) -> None:
@@ -107,7 +107,7 @@ class Session:
 
     async def _apply(self, event: events.Event | None) -> None:
         while event is not None:
-            if self._lingering and _would_spoil(event):
+            if self._lingering and events.spoils_a_finish(event):
                 event = events.AnswerFinished()
             effects = self._decide(event)
             event = None
@@ -247,7 +247,7 @@ class Session:
             await self._apply(events.AnswerFinished())
         elif not self._lingering:
             self._lingering = True
-            self._later(self._policy.deadlines.finish_linger_ms, Due.LINGER)
+            self._timers.wait_for_last_event()
 
     async def _read_end(self, attempt: Attempt, broken: str | None) -> None:
         if attempt.head is None:
@@ -293,26 +293,13 @@ class Session:
 
     # --- time ---
 
-    def _start_timers(self) -> None:
-        deadlines = self._policy.deadlines
-        self._later(deadlines.first_delta_ms, events.DeadlinePassed(deadline=events.Deadline.FIRST_DELTA))
-        self._later(deadlines.total_ms, events.DeadlinePassed(deadline=events.Deadline.TOTAL))
-        if deadlines.idle_ms:
-            self._later(deadlines.idle_ms, Due.IDLE)
-        if self._policy.keep_alive.after_ms and self._request.stream:
-            self._later(self._policy.keep_alive.after_ms, Due.KEEP_ALIVE)
-
-    def _later(self, delay_ms: int, signal: Signal) -> None:
-        loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(delay_ms / 1000, self._inbox.put, signal))
-
     async def _keep_alive(self) -> None:
         if self._state.phase not in (Phase.PREFILL, Phase.FENCING):
             return
         if self._client.written is Written.NOTHING:
             await self._speaker.begin_early()
         await self._client.write(KEEP_ALIVE_COMMENT)
-        self._later(self._policy.keep_alive.interval_ms, Due.KEEP_ALIVE)
+        self._timers.keep_alive_again()
 
     async def _check_idle(self) -> None:
         attempt, idle_ms = self._carrier.attempt, self._policy.deadlines.idle_ms
@@ -320,16 +307,4 @@ class Session:
         if self._state.phase is Phase.DECODE and silent_ms >= idle_ms:
             await self._apply(events.DeadlinePassed(deadline=events.Deadline.IDLE))
         else:
-            self._later(max(1, idle_ms - silent_ms), Due.IDLE)
-
-
-def _would_spoil(event: events.Event) -> bool:
-    """Whether an event ends a request badly. After the finish it only ends the wait for what may follow a finish: a client that
-    has a whole answer is never told that it is partial."""
-    match event:
-        case events.AttemptFailed() | events.DrainLimitReached():
-            return True
-        case events.DeadlinePassed():
-            return event.deadline is not events.Deadline.FIRST_DELTA
-        case _:
-            return False
+            self._timers.look_for_silence(max(1, idle_ms - silent_ms))
