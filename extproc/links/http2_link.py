@@ -6,10 +6,14 @@ flush at the end of the turn, and what follows joins it.
 
 import asyncio
 from collections.abc import Iterable
-from typing import cast
+from typing import Final, cast
 
 from extproc.http2.connection import Connection
 from extproc.http2.events import Event
+
+CLOSING_S_MAX: Final = 2.0
+"""How long what is still to be sent may wait for a peer that doesn't read. It costs a socket, no more: every stream is over."""
+CLOSED_BY_PEER: Final = "connection closed by the peer"
 
 
 class Http2Link(asyncio.Protocol):
@@ -26,13 +30,15 @@ class Http2Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._flush_due = False
+        self._is_lost = False
+        self._giving_up: asyncio.TimerHandle | None = None
 
     def take_events(self, events: Iterable[Event]) -> None:
-        """What the peer has sent. ConnectionBroken needs no answer: the link closes by itself and calls ``link_lost``."""
+        """What the peer has sent. ConnectionBroken needs no answer: the link calls ``link_lost`` and closes by itself."""
         raise NotImplementedError
 
     def link_lost(self, evidence: str) -> None:
-        """The connection is gone, and with it every stream that still ran; called once."""
+        """The connection carries nothing any more, and every stream that still ran is over; called once."""
         raise NotImplementedError
 
     @property
@@ -41,10 +47,15 @@ class Http2Link(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def close(self) -> None:
-        """Close once what is to be sent has been sent."""
-        if self._transport is not None:
-            self._flush()
-            self._transport.close()
+        """Close once what is to be sent has been sent, or after CLOSING_S_MAX seconds if the peer doesn't read it."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self.connection.has_output:
+            # Even if the peer doesn't read: these are the last words, and nothing will be added to them.
+            transport.write(self.connection.take_output())
+        transport.close()
+        self._giving_up = self._loop.call_later(CLOSING_S_MAX, transport.abort)
 
     def abort(self) -> None:
         """Close at once."""
@@ -67,11 +78,12 @@ class Http2Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.take_events(self.connection.receive(data))
         if self.connection.broken is not None:
-            self.close()
+            self._lose(self.connection.broken)
         else:
             self.flush_soon()
 
     def eof_received(self) -> bool:
+        self._lose(CLOSED_BY_PEER)
         return False
 
     def pause_writing(self) -> None:
@@ -82,8 +94,19 @@ class Http2Link(asyncio.Protocol):
         self.flush_soon()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        self._lose(f"connection lost ({error})" if error else CLOSED_BY_PEER)
+
+    def _lose(self, evidence: str) -> None:
+        """Nothing more can come of this connection. Its streams don't wait until the transport is rid of its bytes: a peer
+        that never reads would hold them for ever."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self.close()
         self.is_writable.set()
-        self.link_lost(self.connection.broken or (f"connection lost ({error})" if error else "connection closed by the peer"))
+        self.link_lost(evidence)
 
     def _flush(self) -> None:
         self._flush_due = False

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from extproc.replicas.attempt_client import AttemptRequest
 from extproc.replicas.http2_attempt_client import RESETS_PER_CONNECTION, STREAMS_PER_CONNECTION, Http2AttemptClient
-from tests.unit.http2.probe import GOAWAY, number, raw
+from tests.unit.http2.probe import GOAWAY, SETTINGS, WINDOW_UPDATE, number, raw
 from tests.unit.replicas.scripted_egress import Asked, Listener, ScriptedEgress, scripted_egress
 
 GOING_AWAY = raw(GOAWAY, 0, 0, number(1) + number(0))
@@ -150,6 +151,35 @@ async def test_an_egress_that_speaks_no_http2_is_told_with_the_reason(tmp_path: 
     evidence = await listener.until_ended()
     assert evidence is not None
     assert evidence.startswith("FRAME_SIZE_ERROR")
+    server.close()
+
+
+async def test_an_egress_that_breaks_a_rule_and_never_reads_ends_its_attempts(tmp_path: Path):
+    """The request's rest waits in the transport for ever; the attempt doesn't wait with it."""
+    much_room = raw(SETTINGS, 0, 0, b"\0\4" + number(2**30)) + raw(WINDOW_UPDATE, 0, 0, number(2**30))
+    fault = raw(WINDOW_UPDATE, 0, 0, number(0))
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(much_room)
+        await asked.wait()
+        writer.write(fault)
+        await over.wait()
+        writer.transport.abort()
+
+    path = str(tmp_path / "egress.sock")
+    server = await asyncio.start_unix_server(speak, path)
+    client = Http2AttemptClient(path)
+    listener = Listener()
+    await client.open(replace(REQUEST, body=bytes(8 << 20)), listener)
+    (link,) = client._links
+    while link.is_writable.is_set():
+        await asyncio.sleep(0.001)
+    asked.set()
+    evidence = await listener.until_ended()
+    assert evidence == "PROTOCOL_ERROR: WINDOW_UPDATE by 0 before the response headers"
+    assert not client._links
+    over.set()
     server.close()
 
 
