@@ -191,7 +191,7 @@ class Carrier:
                 *own,
                 *lease,
             ),
-            body=self._request.body,
+            body=self._request.body.data,
         )
 
     def _on_lost(self, attempt: Attempt) -> Callable[[Failure], None]:
@@ -257,4 +257,5 @@ class Carrier:
         self._pool.note_prefill(
             self._pool.cost_of(self._request.prompt_bytes).prompt_tokens, self._world.now_ms() - attempt.started_ms
         )
+        self._request.body.release()
         return events.BoundaryRecorded()

@@ -27,6 +27,19 @@ Read = Callable[[], Awaitable[ProcessingRequest | None]]
 """The next message of the stream, None at its end."""
 
 
+class RequestBody:
+    """A client's bytes, as long as an attempt may still need them: a prompt of megabytes may have an answer of minutes."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def release(self) -> None:
+        """No further attempt can follow."""
+        self.data = b""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One generation request, whole. ``headers`` may be sent on; ``body`` is byte-identical to what came."""
@@ -36,7 +49,7 @@ class GenerationRequest:
     path: str
     authority: str
     headers: tuple[tuple[str, str], ...]
-    body: bytes
+    body: RequestBody
     model: str
     stream: bool
     choices: int
@@ -105,7 +118,7 @@ def read_request(dialect: Dialect, head: RequestHeaders, body: bytes) -> Generat
         path=head.path,
         authority=head.authority,
         headers=forwardable_headers(head.headers),
-        body=body,
+        body=RequestBody(body),
         model=model if isinstance(model, str) else "",
         stream=document.get("stream") is True,
         choices=choices_asked(dialect, document),

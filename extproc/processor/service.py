@@ -103,8 +103,10 @@ class Service:
             route_name=messages.attribute(first, "xds.route_name"),
         )
         policy = self._policy_of(question)
+        is_observed = first.observability_mode
+        del first  # a stream lives for minutes, and this is the largest thing that it would keep
         dialect = dialect_of_path(head.path) if head.method == "POST" else None
-        if first.observability_mode:
+        if is_observed:
             await self._watch(stream, dialect, head, policy, question.route_name or "")
             return
         if dialect is None or policy.mode is not Mode.ENFORCE:
@@ -207,6 +209,8 @@ class Service:
         )
         if claimed is not None and policy.journal.replay and isinstance(client, KeptClientStream):
             client.keep_for(record.request_id)
+        text = body if policy.journal.store_text else b""
+        del body  # the request has it, and lets go of it at the boundary
         session = Session(world=self._world, request=request, policy=policy, client=client, record=record)
         try:
             if claimed is not None and claimed.run > 1 and await self._tools_forbid(record.request_id, policy):
@@ -219,7 +223,7 @@ class Service:
             if not record.ended:
                 _record_broken_session(record, session.state)
             if policy.journal.store_text and isinstance(client, KeptClientStream):
-                self._world.texts.keep(record.request_id, RequestText(request=body, answer=client.copy))
+                self._world.texts.keep(record.request_id, RequestText(request=text, answer=client.copy))
 
     async def _tools_forbid(self, request_id: str, policy: Policy) -> bool:
         """A key's further run is a repeat like any other: not where a tool may be called twice (R12)."""
