@@ -1,6 +1,7 @@
 """The storm study: what its numbers say about the retry budget, and that a seed decides them (R15)."""
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from random import Random
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ from extproc.faults.storm.callers import Conduct, Ending
 from extproc.faults.storm.engine import Engine, Job
 from extproc.faults.storm.gateway import Gateway
 from extproc.faults.storm.study import SHARES_PERCENT, Storm, Terms, repeats_allowed, run_storm
+from extproc.replicas.roster import Replica, Roster
 
 SMALL = Terms(replicas=60, gateways=2, looks_every_ms=1_000.0)
 
@@ -151,7 +153,21 @@ def test_gateway_chooses_the_least_busy_replica_that_is_neither_known_dead_nor_f
     assert gateway.choose({0, 1, 3}) is None
     gateway.release(1)
     gateway.release(1)
-    assert gateway.choose({3}) == 1
+    assert {gateway.choose(()), gateway.choose(())} == {1, 3}
+
+
+def test_gateway_gives_its_equals_as_many_turns_each_as_the_real_roster_does() -> None:
+    """A replica that refuses every attempt stays among the idle, and must not get all of them for that."""
+    gateway = Gateway(5, Random(0))
+    roster = Roster(Replica(destination=str(index), url="") for index in range(5))
+    turns, real_turns = Counter(), Counter()
+    for _ in range(50):
+        chosen, real = gateway.choose(()), roster.choose()
+        gateway.acquire(chosen)
+        gateway.release(chosen)
+        turns[chosen] += 1
+        real_turns[int(real.destination)] += 1
+    assert turns == real_turns
 
 
 def test_command_leaves_a_page_a_picture_and_json(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
