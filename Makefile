@@ -99,7 +99,7 @@ bench-journal: setup ## what the write-ahead rule costs, over SQLite
 	$(BIN)/python bench/journal.py
 
 test-simulation: export FIRST_SEED ?= 0
-test-simulation: setup ## the lease protocol under a random network, 100,000 seeds from FIRST_SEED on
+test-simulation: setup ## virtual time: the lease protocol under a random network, whole fleets under disasters; seeds from FIRST_SEED on
 	$(BIN)/pytest -n 2 tests/simulation
 
 test-vllm: setup ## a real vLLM (CPU build, its own environment in .venv-vllm) with the guard; the first run installs 3.4 GB
