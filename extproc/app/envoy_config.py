@@ -139,6 +139,8 @@ class EnvoySettings:
     """Silence on a stream, the wait for its first delta included, before Envoy answers 504; above every policy's own deadline."""
     stream_s_max: int = 3600
     """The longest life of a stream."""
+    upload_s_max: int = 120
+    """How long a request may take to arrive, its body included; at the default size limit of 64 MiB that is 4.5 Mbit/s."""
 
     @property
     def is_observing(self) -> bool:
@@ -156,7 +158,7 @@ class EnvoySettings:
             raise ValueError("tools names something twice")
         if self.tools and self.tools_listen is None:
             raise ValueError("tools have no listener: tools_listen is not set")
-        for name in ("heap_bytes_max", "streams_max", "client_stall_ms_max", "idle_s_max", "stream_s_max"):
+        for name in ("heap_bytes_max", "streams_max", "client_stall_ms_max", "idle_s_max", "stream_s_max", "upload_s_max"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is not above 0")
         for path in (*self.processor_sockets, self.egress_socket, self.admin_socket):

@@ -28,21 +28,22 @@ class Stream:
 class H2Client:
     """Streams of one connection, by their ids."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream_window: int = WINDOW) -> None:
         self.streams: dict[int, Stream] = defaultdict(Stream)
         self.at_end = False
         self._writer = writer
         self._changed = asyncio.Event()
+        self._unread: set[int] = set()
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self._h2.initiate_connection()
-        self._h2.update_settings({4: WINDOW})  # SETTINGS_INITIAL_WINDOW_SIZE
+        self._h2.update_settings({4: stream_window})  # SETTINGS_INITIAL_WINDOW_SIZE
         self._h2.increment_flow_control_window(WINDOW)
         self._pump = asyncio.create_task(self._keep_reading(reader))
 
     @classmethod
-    async def connect(cls, url: str) -> Self:
+    async def connect(cls, url: str, stream_window: int = WINDOW) -> Self:
         address = urlsplit(url)
-        return cls(*await asyncio.open_connection(address.hostname, address.port))
+        return cls(*await asyncio.open_connection(address.hostname, address.port), stream_window)
 
     async def ask(
         self, body: bytes, *more: tuple[str, str], path: str = "/v1/chat/completions", trailers: tuple[tuple[str, str], ...] = ()
@@ -73,6 +74,10 @@ class H2Client:
         """RST_STREAM with CANCEL, as clients do that lose interest."""
         self._h2.reset_stream(number, 8)
         await self._flush()
+
+    def stop_reading(self, number: int) -> None:
+        """Give one stream no more of its window; the connection's is given back all the same."""
+        self._unread.add(number)
 
     async def until(self, number: int, mark: bytes) -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -121,7 +126,8 @@ class H2Client:
                 self.streams[event.stream_id].headers = dict(event.headers)
             case h2.events.DataReceived():
                 self.streams[event.stream_id].body += event.data
-                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                if event.stream_id not in self._unread:
+                    self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             case h2.events.StreamEnded():
                 self.streams[event.stream_id].at_end = True
             case h2.events.StreamReset():
