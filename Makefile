@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: explore test-envoy-long test-all references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench clean
+.PHONY: explore test-envoy-long test-all references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench bench-peers soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -111,8 +111,15 @@ test-vllm: setup ## a real vLLM (CPU build, its own environment in .venv-vllm) w
 test-netns: setup ## a real network cut, between network namespaces; skipped where the machine permits none (needs root, iproute2)
 	$(BIN)/pytest tests/netns
 
-bench: setup ## CPU per delta and time to first token beside a no-op ext_proc and Envoy alone; out/bench.json
+bench: bench-peers ## what a delta costs beside a no-op ext_proc, Envoy alone and other proxies, about 20 minutes; out/bench.json
 	$(BIN)/python -m bench
+
+bench-peers: setup ## the proxies that `make bench` compares with, each in an environment of its own; the first run installs 1 GB
+	$(BIN)/python scripts/install_peers.py
+
+soak: export SOAK_S ?= 3600
+soak: setup ## half of what one process carries for SOAK_S seconds (an hour): does memory grow? out/soak.json
+	$(BIN)/python -m bench --soak $(SOAK_S) --out out/soak.json
 
 demo: setup ## run the main job for real: faults on purpose, one line each
 	$(BIN)/deltafence demo

@@ -1,6 +1,7 @@
-"""``python -m bench [--only NAMES] [--rounds N] [--out FILE]``: the tables on stdout, the figures in a JSON file.
+"""``python -m bench``: the tables on stdout, the figures in a JSON file.
 
-Exit status 1 if any request of any contender failed.
+``--only NAMES`` picks contenders, ``--studies NAMES`` what else is measured beside the table (``table`` is the side-by-side runs
+themselves), ``--soak SECONDS`` runs a soak and nothing else. Exit status 1 if any request of the side-by-side runs failed.
 """
 
 import argparse
@@ -8,55 +9,76 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bench import report
-from bench.contenders import CONTENDERS, started
+from bench.contenders import CONTENDERS, loads_of, started
 from bench.processes import read_json, running_module
 from bench.run import Measurement, run_round
 from bench.scenarios import SCENARIOS
+from bench.studies import STUDIES, Bench, soak
+
+TABLE = "table"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="What a delta costs, side by side.")
-    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="contenders")
-    parser.add_argument("--rounds", type=int, default=2, help="turns of each contender under each load (default: 2)")
-    parser.add_argument("--out", type=Path, default=Path("out/bench.json"), help="default: out/bench.json")
-    arguments = parser.parse_args()
+    arguments = parse()
     # So that a `kill` unwinds the context managers below and leaves no child behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-
-    logs: Path = arguments.out.with_suffix("")
-    logs.mkdir(parents=True, exist_ok=True)
+    folder: Path = arguments.out.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
     load_average = os.getloadavg()[0]
-    measurements = measure_all(arguments.only, arguments.rounds, logs)
-    summaries: report.Summaries = {name: {} for name in arguments.only}
+    log = folder / "upstream.log"
+    with running_module("bench.upstream", log=log) as upstream:
+        bench = Bench(
+            upstream_port=int(read_json(upstream, log)["port"]),
+            upstream_pid=upstream.pid,
+            folder=folder,
+            names=tuple(arguments.only),
+        )
+        measurements, studies = measure(bench, arguments)
+    summaries: report.Summaries = {name: {} for name, _ in measurements}
     for (name, scenario), measurement in measurements.items():
         summaries[name][scenario] = measurement.summary()
-    document = report.report(summaries, arguments.rounds, load_average)
+    document = report.report(summaries, studies, arguments.rounds, load_average)
     report.write_json(document, arguments.out)
-    # Wide enough for the table where stdout is no terminal.
+    # Wide enough for the tables where stdout is no terminal.
     report.print_tables(document, Console(width=None if sys.stdout.isatty() else 176))
-    print(f"written to {arguments.out}; logs and configurations in {logs}/")
+    print(f"written to {arguments.out}; logs and configurations in {folder}/")
     sys.exit(1 if any(measurement.failures for measurement in measurements.values()) else 0)
 
 
-def measure_all(names: list[str], rounds: int, folder: Path) -> dict[tuple[str, str], Measurement]:
-    """(contender, scenario) to what was measured; logs and configurations go to ``folder``.
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="What a delta costs, side by side.")
+    parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS), help="contenders")
+    everything = [TABLE, *STUDIES]
+    parser.add_argument("--studies", nargs="+", choices=everything, default=everything, help="what is measured (default: all)")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="half load for so long, and nothing else")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each contender under each load (default: 2)")
+    parser.add_argument("--out", type=Path, default=Path("out/bench.json"), help="default: out/bench.json")
+    return parser.parse_args()
 
-    The machine's moods change slowly, so contenders take turns within a round.
-    """
-    measurements = {(name, scenario.name): Measurement() for name in names for scenario in SCENARIOS}
-    upstream_log = folder / "upstream.log"
-    with running_module("bench.upstream", log=upstream_log) as upstream:
-        port = int(read_json(upstream, upstream_log)["port"])
-        with started(names, port, folder) as contenders:
-            for round_number in range(1, rounds + 1):
-                for scenario in SCENARIOS:
-                    for name, contender in contenders.items():
-                        print(f"round {round_number} of {rounds}: {scenario.name}, {name}", file=sys.stderr)
-                        run_round(contender, scenario, upstream.pid, folder, measurements[name, scenario.name])
+
+def measure(bench: Bench, arguments: argparse.Namespace) -> tuple[dict[tuple[str, str], Measurement], dict[str, Any]]:
+    """(contender, scenario) to what was measured side by side, and the studies by name."""
+    if arguments.soak is not None:
+        return {}, {"soak": soak(bench, arguments.soak)}
+    table = measure_table(bench, arguments.rounds) if TABLE in arguments.studies else {}
+    return table, {name: study(bench) for name, study in STUDIES.items() if name in arguments.studies}
+
+
+def measure_table(bench: Bench, rounds: int) -> dict[tuple[str, str], Measurement]:
+    """The machine's moods change slowly, so contenders take turns within a round."""
+    measurements = {(name, scenario.name): Measurement() for name in bench.names for scenario in loads_of(name)}
+    with started(list(bench.names), bench.upstream_port, bench.folder) as contenders:
+        for number in range(1, rounds + 1):
+            for scenario in SCENARIOS:
+                for name, contender in contenders.items():
+                    if scenario in loads_of(name):
+                        print(f"round {number} of {rounds}: {scenario.name}, {name}", file=sys.stderr)
+                        run_round(contender, scenario, bench.upstream_pid, bench.folder, measurements[name, scenario.name])
     return measurements
 
 

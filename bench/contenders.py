@@ -6,33 +6,27 @@ import tempfile
 import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench import envoy_config, measure
+from bench import envoy_config, measure, peers
+from bench.contender import Contender
 from bench.processes import free_port, read_line, running, running_module, wait_until_answering
+from bench.scenarios import PEERS, SCENARIOS, Scenario
 
 _BIN: Final = Path(sys.executable).parent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """One way from a client to the replica, up and answering on ``port``, and the processes that it is made of."""
-
-    port: int
-    processor_pids: tuple[int, ...]
-    envoy_pids: tuple[int, ...]
-
-
 @contextmanager
-def deltafence(upstream_port: int, folder: Path, name: str = "deltafence", *options: str) -> Iterator[Contender]:
-    """``deltafence up`` as a user starts it, with these options of the processor; all its processes but Envoy are the
-    processor's share."""
+def deltafence(
+    upstream_port: int, folder: Path, name: str = "deltafence", *options: str, up_options: tuple[str, ...] = ()
+) -> Iterator[Contender]:
+    """``deltafence up`` as a user starts it, with these options of the processor and of its own; all its processes but Envoy
+    are the processor's share."""
     port, admin_port, log = free_port(), free_port(), folder / f"{name}.log"
     addresses = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}"]
     replica = ["--replica", f"http://127.0.0.1:{upstream_port}"]
-    with running([_BIN / "deltafence", "up", *replica, *addresses, "--", *options], log) as child:
+    with running([_BIN / "deltafence", "up", *replica, *addresses, *up_options, "--", *options], log) as child:
         word, _, url = read_line(child, log).strip().partition(" ")
         assert (word, urllib.parse.urlsplit(url).port) == ("ready", port), f"unexpected line: {word} {url}"
         pids = measure.family(child.pid)
@@ -100,8 +94,15 @@ CONTENDERS: Final[dict[str, Start]] = {
     "echo": echo,
     "echo_uvloop": echo_uvloop,
     "envoy": envoy_alone,
+    "vllm_router": peers.vllm_router,
+    "litellm": peers.litellm,
 }
-"""Name to how it starts, given the replica's port and a folder for its files. The first is the one that ratios are of."""
+"""Name to how it starts, given the replica's port and a folder for its files."""
+
+
+def loads_of(name: str) -> tuple[Scenario, ...]:
+    """LiteLLM's proxy fills a core near 1,500 deltas a second: under the larger loads its queue would be what is measured."""
+    return (PEERS,) if name == "litellm" else SCENARIOS
 
 
 @contextmanager

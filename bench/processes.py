@@ -23,10 +23,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(arguments: Sequence[str | Path], log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A child with stdout as a pipe and stderr in ``log``; ended with SIGTERM on leaving, with SIGKILL if that is not heard."""
+def running(
+    arguments: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None, *, has_pipe: bool = True
+) -> Iterator[subprocess.Popen[str]]:
+    """A child with stdout as a pipe and stderr in ``log``; ended with SIGTERM on leaving, with SIGKILL if that is not heard.
+
+    The stdout of one that is not spoken to goes to ``log`` as well: a pipe that nobody reads would stop it once it is full.
+    """
     with log.open("w") as errors:
-        child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
+        stdout = subprocess.PIPE if has_pipe else errors
+        child = subprocess.Popen(arguments, stdout=stdout, stderr=errors, text=True, env=environment)
     try:
         yield child
     finally:
@@ -36,8 +42,8 @@ def running(arguments: Sequence[str | Path], log: Path) -> Iterator[subprocess.P
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-        assert child.stdout is not None
-        child.stdout.close()
+        if child.stdout is not None:
+            child.stdout.close()
 
 
 @contextmanager
@@ -61,9 +67,9 @@ def read_json(child: subprocess.Popen[str], log: Path) -> dict[str, Any]:
     return answer
 
 
-def wait_until_answering(port: int, child: subprocess.Popen[str], log: Path) -> None:
-    """Until GET /v1/models gets its 200 from the stand-in behind ``port``."""
-    deadline = time.monotonic() + START_DEADLINE_S
+def wait_until_answering(port: int, child: subprocess.Popen[str], log: Path, deadline_s: float = START_DEADLINE_S) -> None:
+    """Until GET /v1/models gets its 200 behind ``port``."""
+    deadline = time.monotonic() + deadline_s
     while True:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=1):

@@ -1,8 +1,9 @@
-"""The table for people and the JSON file for machines."""
+"""The tables for people and the JSON file for machines."""
 
 import json
 import os
 import platform
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -11,126 +12,227 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.scenarios import BURST, DELTAS, SCENARIOS, STEADY
+from bench import targets
+from bench.scenarios import BURST, DELTAS, PEERS, SCENARIOS, STEADY
+from scripts.install_peers import PEERS as PEER_PROGRAMS
 
 BUSY_LOAD_AVERAGE: Final = 0.5
 """Work of others starves one process or another; deltas then travel several to a piece and look cheap."""
 
 Summaries = dict[str, dict[str, Any]]
 """Contender to scenario to figures (run.Measurement.summary)."""
+Document = dict[str, Any]
+Row = tuple[str, tuple[object, ...]]
 
 
-def report(summaries: Summaries, rounds: int, load_average: float) -> dict[str, Any]:
+def report(summaries: Summaries, studies: dict[str, Any], rounds: int, load_average: float) -> Document:
     """Everything about one run, as it goes into the file; ``load_average`` is the machine's own, from before the run."""
     return {
         "machine": _machine() | {"load_average_before": round(load_average, 2)},
         "rounds": rounds,
         "scenarios": [asdict(scenario) for scenario in SCENARIOS],
         "contenders": summaries,
-        "compared": {name: _compared(name, summaries) for name in summaries},
+        "studies": studies,
     }
 
 
-def write_json(document: dict[str, Any], path: Path) -> None:
+def write_json(document: Document, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def print_tables(document: dict[str, Any], console: Console) -> None:
-    console.print(_main_table(document), _burst_table(document), sep="\n")
+def print_tables(document: Document, console: Console) -> None:
+    for sheet in sheets(document):
+        console.print(_rich_table(sheet))
     machine = document["machine"]
     console.print(f"{machine['cpu']}, {machine['cores']} cores; Envoy {machine['envoy']}, Python {machine['python']}")
     if machine["load_average_before"] > BUSY_LOAD_AVERAGE:
         console.print(f"The machine was busy before the run (load average {machine['load_average_before']}): figures are off.")
-    for name, compared in document["compared"].items():
-        if compared.get("processor_cpu_ratio_to_echo") is not None and name != "echo":
-            console.print(f"{name} / echo: processor CPU per delta x {compared['processor_cpu_ratio_to_echo']:.2f}")
 
 
-def _compared(name: str, summaries: Summaries) -> dict[str, float | None]:
-    """One contender next to the no-op processor and to Envoy alone, None where that one did not run."""
+class Sheet:
+    """A table before anybody has decided how it looks. ``headings``: the first is of the rows' names."""
 
-    def figure(contender: str, scenario: str, key: str) -> float | None:
-        value = summaries.get(contender, {}).get(scenario, {}).get(key)
-        return float(value) if value is not None else None
-
-    def ratio(key: str, other: str) -> float | None:
-        mine, theirs = figure(name, DELTAS.name, key), figure(other, DELTAS.name, key)
-        return round(mine / theirs, 3) if mine is not None and theirs else None
-
-    def added(key: str) -> float | None:
-        mine, theirs = figure(name, STEADY.name, key), figure("envoy", STEADY.name, key)
-        return round(mine - theirs, 2) if mine is not None and theirs is not None else None
-
-    return {
-        "processor_cpu_ratio_to_echo": ratio("processor_us_per_delta", "echo"),
-        "envoy_cpu_ratio_to_envoy_alone": ratio("envoy_us_per_delta", "envoy"),
-        "added_ttft_p50_ms": added("ttft_p50_ms"),
-        "added_ttft_p99_ms": added("ttft_p99_ms"),
-        "added_gap_p99_ms": added("gap_p99_ms"),
-    }
+    def __init__(self, title: str, headings: Sequence[str], rows: Sequence[Row]) -> None:
+        self.title = title
+        self.headings = tuple(headings)
+        self.rows = [(name, tuple(map(cell, cells))) for name, cells in rows]
 
 
-def _main_table(document: dict[str, Any]) -> Table:
-    table = Table(
-        title=f"CPU per delta: {DELTAS.streams} streams x {DELTAS.deltas_per_s}/s.  "
-        f"First token and gaps: {STEADY.streams} streams x {STEADY.deltas_per_s}/s, {STEADY.prefill_ms} ms prefill."
-    )
-    headings = (
-        "",
-        "processor µs/delta",
-        "Envoy µs/delta",
-        "deltas/s",
-        "TTFT p50 ms",
-        "TTFT p99 ms",
-        "added p50",
-        "added p99",
-        "gap p99 ms",
-        "processor MiB",
-        "Envoy MiB",
-        "deltas/piece",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, scenarios in document["contenders"].items():
-        steady, deltas, compared = scenarios[STEADY.name], scenarios[DELTAS.name], document["compared"][name]
-        cells = (
-            deltas["processor_us_per_delta"],
-            deltas["envoy_us_per_delta"],
-            deltas["deltas_per_s"],
-            steady["ttft_p50_ms"],
-            steady["ttft_p99_ms"],
-            compared["added_ttft_p50_ms"],
-            compared["added_ttft_p99_ms"],
-            steady["gap_p99_ms"],
-            deltas["processor_rss_mib"],
-            deltas["envoy_rss_mib"],
-            deltas["deltas_per_piece"],
+def cell(value: object) -> str:
+    """A figure for people; a dash for none."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def sheets(document: Document) -> list[Sheet]:
+    """All tables that the document has figures for."""
+    made = [make(document) for make in _SHEETS]
+    return [sheet for sheet in made if sheet.rows]
+
+
+def _target_sheet(document: Document) -> Sheet:
+    rows: list[Row] = [
+        (each.target.name, (f"≤ {each.target.limit:g} {each.target.unit}", each.reached, each.word))
+        for each in targets.judge(document)
+    ]
+    return Sheet("Targets", ("", "target", "reached", ""), rows)
+
+
+def _delta_sheet(document: Document) -> Sheet:
+    keys = ("processor_us_per_delta", "envoy_us_per_delta", "path_us_per_delta", "deltas_per_s", "deltas_per_piece")
+    memory = ("processor_rss_mib", "envoy_rss_mib")
+
+    def cells(name: str, scenarios: dict[str, Any]) -> tuple[object, ...]:
+        to_echo = targets.ratio(document, name, "echo", DELTAS.name, "processor_us_per_delta")
+        run = scenarios[DELTAS.name]
+        return (*(run[key] for key in keys[:3]), to_echo, *(run[key] for key in (*keys[3:], *memory)))
+
+    headings = ("processor µs/delta", "Envoy µs/delta", "whole path µs/delta", "processor / echo", "deltas/s", "deltas/piece")
+    title = f"CPU per delta: {DELTAS.streams} streams x {DELTAS.deltas_per_s}/s"
+    return Sheet(title, ("", *headings, "processor MiB", "Envoy MiB"), _rows(document, DELTAS.name, cells))
+
+
+def _peer_sheet(document: Document) -> Sheet:
+    keys = ("processor_us_per_delta", "envoy_us_per_delta", "path_us_per_delta")
+
+    def cells(name: str, scenarios: dict[str, Any]) -> tuple[object, ...]:
+        to_litellm = targets.ratio(document, name, "litellm", PEERS.name, "path_us_per_delta")
+        run = scenarios[PEERS.name]
+        return (*(run[key] for key in keys), to_litellm, run["deltas_per_s"], run["processor_cores"], run["processor_rss_mib"])
+
+    headings = ("processor µs/delta", "Envoy µs/delta", "whole path µs/delta", "whole path / LiteLLM", "deltas/s")
+    title = f"Beside other proxies: {PEERS.streams} streams x {PEERS.deltas_per_s}/s (a proxy without Envoy is all processor)"
+    return Sheet(title, ("", *headings, "processor cores", "processor MiB"), _rows(document, PEERS.name, cells))
+
+
+def _latency_sheet(document: Document) -> Sheet:
+    def cells(name: str, scenarios: dict[str, Any]) -> tuple[object, ...]:
+        run = scenarios[STEADY.name]
+        beyond = (targets.added(document, name, key) for key in ("ttft_p50_ms", "ttft_p99_ms", "gap_p99_ms"))
+        return (run["ttft_p50_ms"], run["ttft_p99_ms"], run["gap_p99_ms"], *beyond)
+
+    headings = ("TTFT p50 ms", "TTFT p99 ms", "gap p99 ms", "added TTFT p50", "added TTFT p99", "added gap p99")
+    title = f"First token and gaps: {STEADY.streams} streams x {STEADY.deltas_per_s}/s, {STEADY.prefill_ms} ms prefill"
+    return Sheet(title, ("", *headings), _rows(document, STEADY.name, cells))
+
+
+def _burst_sheet(document: Document) -> Sheet:
+    def cells(name: str, scenarios: dict[str, Any]) -> tuple[object, ...]:
+        run = scenarios[BURST.name]
+        return (run["finished"], sum(run["failures"].values()), run["ttft_p50_ms"], run["ttft_p99_ms"])
+
+    title = f"{BURST.streams} streams at once, {document['rounds']} times"
+    return Sheet(title, ("", "finished", "failed", "TTFT p50 ms", "TTFT p99 ms"), _rows(document, BURST.name, cells))
+
+
+def _failure_sheet(document: Document) -> Sheet:
+    rows: list[Row] = [
+        (name, (scenario, count, reason))
+        for name, scenarios in document["contenders"].items()
+        for scenario, run in scenarios.items()
+        for reason, count in run["failures"].items()
+    ]
+    return Sheet("What failed", ("", "load", "requests", "why"), rows)
+
+
+def _concurrency_sheet(document: Document) -> Sheet:
+    rows: list[Row] = [
+        (name, tuple(point["path_us_per_delta"] for point in points))
+        for name, points in document["studies"].get("concurrency", {}).items()
+    ]
+    points: list[Document] = next(iter(document["studies"].get("concurrency", {}).values()), [])
+    headings = ("", *(f"{point['streams']} streams" for point in points))
+    return Sheet(f"Whole path µs/delta against concurrency, {DELTAS.deltas_per_s}/s each", headings, rows)
+
+
+def _memory_sheet(document: Document) -> Sheet:
+    rows: list[Row] = [
+        (
+            name,
+            (
+                *(point["processor_mib"] for point in study["points"]),
+                study["processor_kib_per_stream"],
+                study["envoy_kib_per_stream"],
+            ),
         )
-        table.add_row(name, *(_cell(cell) for cell in cells))
+        for name, study in document["studies"].get("memory", {}).items()
+    ]
+    points: list[Document] = next(iter(document["studies"].get("memory", {}).values()), {"points": []})["points"]
+    headings = ("", *(f"{point['streams']} streams MiB" for point in points), "KiB/stream", "Envoy KiB/stream")
+    return Sheet("Processor memory against open streams", headings, rows)
+
+
+_LOAD_HEADINGS: Final = ("deltas/s", "deltas/piece", "TTFT p50 ms", "TTFT p99 ms", "finished", "failed", "processor cores")
+
+
+def _under_load(run: dict[str, Any]) -> tuple[object, ...]:
+    keys = ("deltas_per_s", "deltas_per_piece", "ttft_p50_ms", "ttft_p99_ms", "finished")
+    return (*(run[key] for key in keys), sum(run["failures"].values()), run["processor_cores"])
+
+
+def _saturation_sheet(document: Document) -> Sheet:
+    study = document["studies"].get("saturation", {})
+    rows: list[Row] = [
+        (f"{name} of it", (study[name]["offered_per_s"], *_under_load(study[name]))) for name in ("half", "twice") if study
+    ]
+    title = f"Saturation: one process carries {cell(study.get('carried_per_s'))} deltas/s"
+    return Sheet(title, ("", "offered/s", *_LOAD_HEADINGS), rows)
+
+
+def _scaling_sheet(document: Document) -> Sheet:
+    rows: list[Row] = [
+        (f"{number} processors, {what}", (run["processor_us_per_delta"], *_under_load(run)))
+        for number, loads in document["studies"].get("scaling", {}).items()
+        for what, run in (("the same load", loads["same_load"]), ("twice what one carries", loads["more"]))
+    ]
+    return Sheet("Processes behind one Envoy", ("", "processor µs/delta", *_LOAD_HEADINGS), rows)
+
+
+def _soak_sheet(document: Document) -> Sheet:
+    study = document["studies"].get("soak", {})
+    samples = study.get("samples", [])
+    shown = samples[:: max(1, len(samples) // 6)]
+    rows: list[Row] = [(f"after {sample['at_s']} s", (sample["processor_mib"], *_under_load(sample))) for sample in shown]
+    growth = cell(study.get("growth_mib"))
+    title = f"Soak of {cell(study.get('seconds'))} s at {cell(study.get('offered_per_s'))} deltas/s: {growth} MiB of growth"
+    return Sheet(title, ("", "processor MiB", *_LOAD_HEADINGS), rows)
+
+
+_SHEETS: Final[tuple[Callable[[Document], Sheet], ...]] = (
+    _target_sheet,
+    _delta_sheet,
+    _peer_sheet,
+    _latency_sheet,
+    _burst_sheet,
+    _failure_sheet,
+    _concurrency_sheet,
+    _memory_sheet,
+    _saturation_sheet,
+    _scaling_sheet,
+    _soak_sheet,
+)
+
+
+def _rows(document: Document, scenario: str, cells: Callable[[str, dict[str, Any]], tuple[object, ...]]) -> list[Row]:
+    """A row for each contender that ran under this load."""
+    return [(name, cells(name, runs)) for name, runs in document["contenders"].items() if scenario in runs]
+
+
+def _rich_table(sheet: Sheet) -> Table:
+    table = Table(title=sheet.title)
+    for heading in sheet.headings:
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, cells in sheet.rows:
+        table.add_row(name, *cells)
     return table
-
-
-def _burst_table(document: dict[str, Any]) -> Table:
-    table = Table(title=f"{BURST.streams} streams at once, {document['rounds']} times")
-    for heading in ("", "finished", "failed", "TTFT p50 ms", "TTFT p99 ms", "why failed (all loads)"):
-        table.add_column(heading, justify="left" if heading in ("", "why failed (all loads)") else "right")
-    for name, scenarios in document["contenders"].items():
-        burst = scenarios[BURST.name]
-        reasons = {reason: count for figures in scenarios.values() for reason, count in figures["failures"].items()}
-        why = "; ".join(f"{count} x {reason}" for reason, count in reasons.items())
-        cells = (burst["finished"], sum(burst["failures"].values()), burst["ttft_p50_ms"], burst["ttft_p99_ms"])
-        table.add_row(name, *(_cell(cell) for cell in cells), why)
-    return table
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:,}"
 
 
 def _machine() -> dict[str, object]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return {
+    peers: dict[str, object] = {peer.package: peer.version for peer in PEER_PROGRAMS.values()}
+    return peers | {
         "cpu": next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()),
         "cores": os.cpu_count(),
         "kernel": platform.release(),

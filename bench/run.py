@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench import measure
-from bench.contenders import Contender
+from bench.contender import Contender
 from bench.processes import read_json, running_module
 from bench.scenarios import Scenario
 
@@ -35,16 +35,19 @@ class Measurement:
         return {
             "processor_us_per_delta": _per_delta_us(self.processor_cpu_s, self.deltas),
             "envoy_us_per_delta": _per_delta_us(self.envoy_cpu_s, self.deltas),
+            "path_us_per_delta": _per_delta_us(self.processor_cpu_s + self.envoy_cpu_s, self.deltas),
             "deltas_per_piece": round(self.deltas / self.pieces, 2) if self.pieces else None,
             "deltas_per_s": round(self.deltas / self.wall_s),
+            "processor_cores": round(self.processor_cpu_s / self.wall_s, 2),
             "ttft_p50_ms": percentile(self.ttft_ms, 0.50),
             "ttft_p99_ms": percentile(self.ttft_ms, 0.99),
+            "ttft_percentiles_ms": [percentile(self.ttft_ms, share / 100) for share in range(101)] if self.ttft_ms else [],
             "gap_p50_ms": percentile(self.gaps_ms, 0.50),
             "gap_p99_ms": percentile(self.gaps_ms, 0.99),
             "finished": self.finished,
             "failures": dict(self.failures),
             "processor_rss_mib": round(self.processor_rss_mib, 1) or None,
-            "envoy_rss_mib": round(self.envoy_rss_mib, 1),
+            "envoy_rss_mib": round(self.envoy_rss_mib, 1) or None,
             # Near one core these two, not the contender, are what the run has measured.
             "load_cores": round(self.load_cpu_s / self.wall_s, 2),
             "upstream_cores": round(self.upstream_cpu_s / self.wall_s, 2),
@@ -64,9 +67,9 @@ def run_round(contender: Contender, scenario: Scenario, upstream_pid: int, folde
     log = folder / "load.log"
     with running_module("bench.load", arguments, log=log) as load:
         start, before = read_json(load, log), _cpu(contender, upstream_pid)
+        _read_memory(contender, measurement)
         end, after = read_json(load, log), _cpu(contender, upstream_pid)
-        measurement.processor_rss_mib = max(measurement.processor_rss_mib, measure.rss_mib(contender.processor_pids))
-        measurement.envoy_rss_mib = max(measurement.envoy_rss_mib, measure.rss_mib(contender.envoy_pids))
+        _read_memory(contender, measurement)
         result = read_json(load, log)
     measurement.deltas += end["deltas"] - start["deltas"]
     measurement.pieces += end["pieces"] - start["pieces"]
@@ -79,6 +82,18 @@ def run_round(contender: Contender, scenario: Scenario, upstream_pid: int, folde
     measurement.failures.update(result["failures"])
     measurement.ttft_ms += result["ttft_ms"]
     measurement.gaps_ms += result["gaps_ms"]
+
+
+def run_once(contender: Contender, scenario: Scenario, upstream_pid: int, folder: Path) -> Measurement:
+    """One run of ``scenario``, by itself."""
+    measurement = Measurement()
+    run_round(contender, scenario, upstream_pid, folder, measurement)
+    return measurement
+
+
+def _read_memory(contender: Contender, measurement: Measurement) -> None:
+    measurement.processor_rss_mib = max(measurement.processor_rss_mib, measure.rss_mib(contender.processor_pids))
+    measurement.envoy_rss_mib = max(measurement.envoy_rss_mib, measure.rss_mib(contender.envoy_pids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,5 +34,10 @@ BURST: Final = Scenario(
     name="burst", streams=500, deltas=30, deltas_per_s=15, prefill_ms=20, ramp_s=0, window_s=None, keep_alive=False
 )
 """500 new connections at once; all must finish."""
+PEERS: Final = Scenario(
+    name="peers", streams=60, deltas=100_000, deltas_per_s=15, prefill_ms=20, ramp_s=8, window_s=5, keep_alive=False
+)
+"""Whole-path CPU per delta next to other people's proxies: 900 deltas a second, which the slowest carries on half a core; the
+ramp is as long because opening one stream costs the slowest tens of milliseconds."""
 
-SCENARIOS: Final = (STEADY, DELTAS, BURST)
+SCENARIOS: Final = (STEADY, DELTAS, BURST, PEERS)

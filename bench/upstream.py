@@ -38,6 +38,8 @@ def _plain(content_type: str, body: bytes) -> bytes:
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 ROLE: Final = _http_chunk(_event({"role": "assistant", "content": ""}))
 DELTA: Final = _http_chunk(_event({"content": " fence"}))
+OTHER_DELTA: Final = _http_chunk(_event({"content": " gates"}))
+"""In turns with the first: LiteLLM breaks off a stream that says the same a hundred times."""
 END: Final = _http_chunk(_event({"content": ""}, "stop")) + _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 EVENTS_BESIDE_DELTAS: Final = 3
 """The role chunk, the finish and ``[DONE]``."""
@@ -124,7 +126,7 @@ class Connection(asyncio.Protocol):
         if self.remaining > 0:
             # Counted from the due time, not from now: a late step may not slow the stream down.
             self.due_s += self.interval_s
-            self.timer = loop.call_at(self.due_s, self.step, loop, DELTA)
+            self.timer = loop.call_at(self.due_s, self.step, loop, OTHER_DELTA if self.remaining & 1 else DELTA)
         else:
             self.timer = None
             self.replica.running -= 1
