@@ -30,6 +30,8 @@ from tests.unit.sse.streams import D, F, R, T
 MEGABYTE = 1 << 20
 CHAT = PATHS[Dialect.CHAT]
 SILENT = 3_000
+CROWD = 250
+"""grpcio turns requests away at random while more than 1,000 wait to be taken up."""
 FLOOD = 2_000
 AT_ONCE = 100
 """Below the 128 streams that Envoy grants one HTTP/2 connection."""
@@ -194,23 +196,19 @@ async def silent_clients(gateway: Gateway, count: int) -> None:
         await client.write(head)
 
 
+@pytest.mark.timeout(300)
 async def test_thousands_of_requests_without_a_body_cost_little_and_harm_nobody(start: StartGateway, eventually: Any) -> None:
-    gateway = await start()
+    """Each crowd is followed by a client that behaves: once that one is served, the processor has taken up all before it."""
+    gateway = await start(upload_s_max=3_600)
     growth = Growth(gateway.processor)
-    await silent_clients(gateway, SILENT)
+    for _ in range(SILENT // CROWD):
+        await silent_clients(gateway, CROWD)
+        assert (await gateway.served()).body == GOOD
 
-    def refused() -> list[Client]:
-        return [client for client in gateway.clients if client.at_end]
+    async def only_they_wait() -> bool:
+        return await gateway.envoy.admin.running_requests() == SILENT
 
-    async def all_have_come() -> bool:
-        return await gateway.envoy.admin.running_requests() + len(refused()) >= SILENT
-
-    await eventually(all_have_come, "every head has come")
-    for client in refused():  # more came at once than the processor takes up at once
-        answer = await client.answer()
-        assert (answer.status, answer.head.get("retry-after")) == (503, "1")
-    assert len(refused()) < SILENT / 10
-    assert (await gateway.served()).body == GOOD
+    await eventually(only_they_wait, "every one of them is there")
     assert growth.bytes < SILENT * 64 * 1024
     for client in gateway.clients:
         client.close()
@@ -218,7 +216,7 @@ async def test_thousands_of_requests_without_a_body_cost_little_and_harm_nobody(
     async def none_waits() -> bool:
         return await gateway.envoy.admin.running_requests() == 0
 
-    await eventually(none_waits, "Envoy has let go of them")
+    await eventually(none_waits, "Envoy has let go of them", limit_s=120)
     assert (await gateway.served()).body == GOOD
 
 
