@@ -109,7 +109,7 @@ class Processor:
             session=self._control_calls, token=settings.token, clock_ms=monotonic_ms, beaten=self._telemetry.beaten
         )
         self._identities = Identities(self._roster, ShownFacts(guards=guards).read)
-        self._fence = GuardedFence(client=guards, processor_id=processor_id, restarted=self._identities.restarted)
+        self._fence = GuardedFence(client=guards, processor_id=processor_id, process_heard=self._identities.process_heard)
         world = World(
             roster=self._roster,
             attempts=make_attempt_client(settings.egress_protocol, settings.egress),

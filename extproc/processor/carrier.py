@@ -45,6 +45,10 @@ class AttemptLost:
     failure: Failure
 
 
+class ReplicaChangedError(ConnectionError):
+    """A repeat's replica turned out to be another process, so the repeat was not sent. The message is the evidence."""
+
+
 Signal = AttemptSignal | AttemptLost | FenceDone | Due | events.Event
 
 
@@ -170,10 +174,21 @@ class Carrier:
         )
         try:
             lease = await self._world.fence.grant(attempt.attempt_id, replica, self._on_lost(attempt), self._policy.lease)
+            self._check_identity(attempt)
             attempt.attach(await self._world.attempts.open(self._attempt_request(attempt, lease), attempt))
         except OSError as error:
             failure = Failure(cause=Cause.NEVER_STARTED, evidence=f"the attempt could not be sent: {error}")
             self._inbox.put(AttemptLost(attempt, failure))
+
+    def _check_identity(self, attempt: Attempt) -> None:
+        """The lease's grant may have heard that another process answers there than the one that was chosen (R8). A first attempt
+        may go to any process, but what equals only the one before doesn't repeat it. Raises ReplicaChangedError for a repeat."""
+        identity = self._world.roster.identity(attempt.replica.destination)
+        if identity in (None, self._identity):
+            return
+        if attempt.number > 1:
+            raise ReplicaChangedError(f"{attempt.replica.destination} was restarted, and what it serves now is not known yet")
+        self._identity = identity
 
     def _attempt_request(self, attempt: Attempt, lease: Sequence[tuple[str, str]]) -> AttemptRequest:
         own = ((names.REQUEST_ID, self._record.request_id), (names.ATTEMPT_ID, attempt.attempt_id))

@@ -19,7 +19,7 @@ from extproc.replicas.guard_client import GuardClient, GuardUnheardError, NotLis
 from extproc.replicas.heartbeat import INTERVAL_MS, GuardStanding
 from extproc.replicas.roster import Replica
 from extproc.replicas.unguarded import UnguardedFence
-from extproc.replicas.watch import Restarted, Source, Watch, nobody_asks
+from extproc.replicas.watch import ProcessHeard, Source, Watch, nobody_asks
 
 log = logging.getLogger("deltafence.lease")
 
@@ -44,7 +44,7 @@ class GuardedFence:
     processor_id: str
     drift_ppm: int = LeaseTerms().drift_ppm
     interval_ms: int = INTERVAL_MS
-    restarted: Restarted = nobody_asks
+    process_heard: ProcessHeard = nobody_asks
     _unguarded: UnguardedFence = field(default_factory=UnguardedFence, init=False)
     _unguarded_attempts: set[str] = field(default_factory=set, init=False)
     _watches: dict[str, Watch] = field(default_factory=dict, init=False)
@@ -62,7 +62,7 @@ class GuardedFence:
                 client=self.client,
                 processor_id=self.processor_id,
                 interval_ms=self.interval_ms,
-                restarted=self.restarted,
+                process_heard=self.process_heard,
             )
             self._watches[replica.destination] = watch
         return watch

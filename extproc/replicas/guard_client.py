@@ -50,6 +50,14 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToldFacts:
+    """Facts, and the process that they are of: None where nobody says which one."""
+
+    facts: Facts
+    boot_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuardClient:
     """Calls guards with one secret. The session should close idle connections before uvicorn does, after 5 s (CASES EN-09)."""
 
@@ -80,13 +88,15 @@ class GuardClient:
             raise GuardUnheardError(str(error)) from error
         return Acknowledgement(stamp=self._stamp(answer, asked_at_ms), state=state)
 
-    async def facts(self, url: str, *, timeout_ms: int) -> Facts:
+    async def facts(self, url: str, *, timeout_ms: int) -> ToldFacts:
         """What the server's command line says of its model; raises GuardUnheardError."""
+        asked_at_ms = self.clock_ms()
         answer = await self._call("GET", url + FACTS_PATH, None, timeout_ms)
         try:
-            return read_told(answer.get("facts"))
+            facts = read_told(answer.get("facts"))
         except ValueError as error:
             raise GuardUnheardError(f"facts that can't be read: {error}") from error
+        return ToldFacts(facts=facts, boot_id=self._stamp(answer, asked_at_ms).boot_id)
 
     async def _call(self, method: str, url: str, body: HeartbeatRequest | None, timeout_ms: int) -> dict[str, object]:
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)

@@ -47,8 +47,9 @@ class HeartbeatListener(Protocol):
     def on_stamp(self, stamp: Stamp) -> None:
         """A beat was answered. May be older than the last stamp, where answers overtook one another."""
 
-    def on_boot_changed(self, before: str, after: str) -> None:
-        """The replica answers with another boot id than it did: a new process serves there."""
+    def on_boot(self, before: str | None, after: str) -> None:
+        """The replica answers with a boot id for the first time (``before`` is None), or with another one than it did: a new
+        process serves there."""
 
     def on_silence(self, attempt_id: str, silent_ms: int) -> None:
         """The attempt's lease is over because no beat was answered in time; ``silent_ms`` since the last answer."""
@@ -160,8 +161,8 @@ class Heartbeat:
         before = self.stamp
         if before is None or is_newer(stamp, before):
             self.stamp = stamp
-            if before is not None and before.boot_id != stamp.boot_id:
-                self.listener.on_boot_changed(before.boot_id, stamp.boot_id)
+            if before is None or before.boot_id != stamp.boot_id:
+                self.listener.on_boot(None if before is None else before.boot_id, stamp.boot_id)
         self.listener.on_stamp(stamp)
 
     def _stand(self, standing: GuardStanding) -> None:

@@ -2,7 +2,8 @@
 
 A replica's identity is what its operator declared together with what it tells of itself. Until something is known of it, and
 where the two disagree, its identity is its own address: equal to no other's, so nothing is repeated from it or to it. What was
-learnt stays while the replica can't be heard; a process that is known to be another one is asked afresh.
+learnt stays while the replica can't be heard, but it is one process's: as soon as the heartbeat hears another one there, or
+health says that it was started again, its identity is unknown until the new process was asked.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extproc.decision.identity import ConflictingFactsError, Facts
+from extproc.replicas.guard_client import ToldFacts
 from extproc.replicas.roster import Replica, Roster
 from extproc.replicas.shown_facts import FactsUnreadableError
 
@@ -23,8 +25,8 @@ UNHEARD_AGAIN_S: Final = 1.0
 FIRST_ROUND_S: Final = 2.0
 """How long a start waits for replicas that don't answer."""
 
-ReadFacts = Callable[[str], Awaitable[Facts]]
-"""URL to what the replica there tells. Raises FactsUnreadableError."""
+ReadFacts = Callable[[str], Awaitable[ToldFacts]]
+"""URL to what the replica there tells, and which of its processes. Raises FactsUnreadableError."""
 
 log = logging.getLogger("deltafence.identity")
 
@@ -37,7 +39,11 @@ class Learner:
     due: asyncio.Event = field(default_factory=asyncio.Event)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it was asked, whatever came of that."""
-    learnt: Facts | None = None
+    learnt: ToldFacts | None = None
+    serving: str | None = None
+    """The boot id that the heartbeat heard last."""
+    restarts: int = 0
+    """Of which health has told."""
     said: str = ""
     """The last thing logged of it, so that nothing is said twice."""
     task: asyncio.Task[None] | None = None
@@ -80,12 +86,25 @@ class Identities:
         """See RosterListener."""
 
     def restarted(self, destination: str) -> None:
-        """Another process answers there: what the last one told says nothing of it."""
+        """Another process answers there, and health doesn't know which: what the last one told says nothing of it."""
         learner = self._learners.get(destination)
         if learner is not None:
-            learner.learnt = None
-            self._tell_roster(learner)
-            learner.due.set()
+            learner.restarts += 1
+            learner.serving = None
+            self._forget(learner)
+
+    def process_heard(self, destination: str, boot_id: str) -> None:
+        """See watch.ProcessHeard. What was learnt stays if this is the process that told it."""
+        learner = self._learners.get(destination)
+        if learner is not None:
+            learner.serving = boot_id
+            if learner.learnt is not None and learner.learnt.boot_id != boot_id:
+                self._forget(learner)
+
+    def _forget(self, learner: Learner) -> None:
+        learner.learnt = None
+        self._tell_roster(learner)
+        learner.due.set()
 
     def _begin(self, learner: Learner) -> None:
         self._learners[learner.replica.destination] = learner
@@ -110,18 +129,24 @@ class Identities:
                 continue
 
     async def _ask(self, learner: Learner) -> None:
+        before = learner.restarts, learner.serving
         try:
-            learner.learnt = await self._read(learner.replica.url)
+            told = await self._read(learner.replica.url)
         except FactsUnreadableError as error:
             if learner.learnt is None:
                 self._say(learner, f"tells nothing: {error}")
             return
+        is_of_serving = told.boot_id is not None and told.boot_id == learner.serving
+        if before != (learner.restarts, learner.serving) and not is_of_serving:
+            learner.due.set()  # the news came while it was being asked, so the process before may have told this
+            return
+        learner.learnt = told
         self._tell_roster(learner)
 
     def _tell_roster(self, learner: Learner) -> None:
         replica = learner.replica
         try:
-            facts = replica.declared.merged(learner.learnt or Facts())
+            facts = replica.declared.merged(learner.learnt.facts if learner.learnt is not None else Facts())
         except ConflictingFactsError as conflict:
             self._roster.set_identity(replica.destination, unproven(replica))
             self._say(learner, f"serves something else than is declared, so nothing is repeated there: {conflict}")

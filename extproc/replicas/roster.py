@@ -103,6 +103,11 @@ class Roster:
         if known is not None:
             self._replicas[destination] = replace(known, identity=identity)
 
+    def identity(self, destination: str) -> str | None:
+        """What must be equal for a repeat, as it is known now; None for a replica that has left."""
+        known = self._replicas.get(destination)
+        return None if known is None else known.identity
+
     def set_standing(self, destination: str, standing: Standing) -> None:
         """Say whether a replica may get new attempts. Unknown destinations are ignored: they may just have left."""
         if destination in self._replicas:

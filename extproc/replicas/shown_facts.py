@@ -1,13 +1,13 @@
 """What a replica itself tells of its model: ``/v1/models``, its guard, and the cache's form on ``/metrics`` (R8)."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import aiohttp
 
 from extproc.decision.identity import Facts, read_cache_config, read_models
-from extproc.replicas.guard_client import GuardAbsentError, GuardClient, GuardUnheardError, TokenRefusedError
+from extproc.replicas.guard_client import GuardAbsentError, GuardClient, GuardUnheardError, TokenRefusedError, ToldFacts
 
 TIMEOUT_MS: Final = 2_000
 ANSWER_BYTES_MAX: Final = 4 << 20
@@ -23,16 +23,18 @@ class ShownFacts:
 
     guards: GuardClient
 
-    async def read(self, url: str) -> Facts:
+    async def read(self, url: str) -> ToldFacts:
         """All facts that the replica at ``url`` (no trailing slash) tells. Raises FactsUnreadableError.
 
-        What runs comes before what was asked for: flags only fill what is not shown.
+        What runs comes before what was asked for: flags only fill what is not shown. The guard is asked first: if the process
+        that it names still serves afterwards, it has told all the rest as well.
         """
         try:
-            shown, asked_for = await self._models(url), await self._flags(url)
+            asked_for, shown = await self._flags(url), await self._models(url)
             if shown is None and asked_for is None:
                 raise FactsUnreadableError("/v1/models is not open to the gateway, and there is no guard that knows its token")
-            return (shown or Facts()).filled(await self._cache(url)).filled(asked_for or Facts())
+            told = asked_for or ToldFacts(facts=Facts())
+            return replace(told, facts=(shown or Facts()).filled(await self._cache(url)).filled(told.facts))
         except (aiohttp.ClientError, TimeoutError, OSError, GuardUnheardError, ValueError) as error:
             raise FactsUnreadableError(str(error) or repr(error)) from error
 
@@ -45,7 +47,7 @@ class ShownFacts:
             raise FactsUnreadableError(f"/v1/models answered {status}")
         return read_models(json.loads(body))
 
-    async def _flags(self, url: str) -> Facts | None:
+    async def _flags(self, url: str) -> ToldFacts | None:
         """None where there is no guard, or none that listens to us."""
         try:
             return await self.guards.facts(url, timeout_ms=TIMEOUT_MS)

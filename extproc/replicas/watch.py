@@ -53,22 +53,28 @@ class Source:
             self.proof.set_result(proof)
 
 
-Restarted = Callable[[str], None]
-"""Told the destination where another process answers than before. Must neither wait nor raise."""
+ProcessHeard = Callable[[str, str], None]
+"""Told a destination and the boot id that answers there: the first, and every other one after it. Must neither wait nor raise."""
 
 
-def nobody_asks(destination: str) -> None:
-    """Where restarts concern nobody else."""
+def nobody_asks(destination: str, boot_id: str) -> None:
+    """Where it concerns nobody else which process answers."""
 
 
 class Watch:
     """One replica's heartbeat together with the attempts that live on it."""
 
     def __init__(
-        self, replica: Replica, *, client: GuardClient, processor_id: str, interval_ms: int, restarted: Restarted = nobody_asks
+        self,
+        replica: Replica,
+        *,
+        client: GuardClient,
+        processor_id: str,
+        interval_ms: int,
+        process_heard: ProcessHeard = nobody_asks,
     ) -> None:
         self.replica = replica
-        self._restarted = restarted
+        self._process_heard = process_heard
         self.sources: dict[str, Source] = {}
         self.heartbeat = Heartbeat(
             url=replica.url, processor_id=processor_id, client=client, listener=self, interval_ms=interval_ms
@@ -86,10 +92,11 @@ class Watch:
             if proof := source.lease.proof_by_stamp(stamp):
                 source.end(proof, _failure_of(proof, stamp))
 
-    def on_boot_changed(self, before: str, after: str) -> None:
+    def on_boot(self, before: str | None, after: str) -> None:
         """Its attempts hear of it from ``on_stamp``, which knows what it proves for each."""
-        log.warning("replica %s restarted: boot id %s, was %s", self.replica.url, after, before)
-        self._restarted(self.replica.destination)
+        if before is not None:
+            log.warning("replica %s restarted: boot id %s, was %s", self.replica.url, after, before)
+        self._process_heard(self.replica.destination, after)
 
     def on_silence(self, attempt_id: str, silent_ms: int) -> None:
         """The lease is over on our own clock: the attempt is uncertain, and fenced at the same moment."""

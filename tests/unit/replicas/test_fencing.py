@@ -300,15 +300,17 @@ class TestRoster:
         with pytest.raises(asyncio.CancelledError):
             await watch.running
 
-    async def test_a_restart_is_told_to_whoever_learns_what_is_served(
+    async def test_each_process_that_answers_is_told_to_whoever_learns_what_is_served(
         self, client: GuardClient, replica: Replica, guard: ScriptedGuard, clock: Clock
     ) -> None:
-        restarted: list[str] = []
-        fence = GuardedFence(client=client, processor_id="gateway-1", restarted=restarted.append)
-        await fence.find_guard(replica)
-        assert restarted == []
+        heard: list[tuple[str, str]] = []
+        fence = GuardedFence(client=client, processor_id="gateway-1", process_heard=lambda *process: heard.append(process))
+        for _ in range(2):
+            await fence.find_guard(replica)
+            clock.now_ms += 1
+        assert heard == [(replica.destination, "boot_a")]
         guard.boot_id = "boot_b"
         clock.now_ms += 1
         await fence.find_guard(replica)
         await fence.close()
-        assert restarted == [replica.destination]
+        assert heard[1:] == [(replica.destination, "boot_b")]

@@ -22,14 +22,14 @@ class Heard:
     def __init__(self) -> None:
         self.stamps: list[Stamp] = []
         self.stamped = asyncio.Event()
-        self.boots: list[tuple[str, str]] = []
+        self.boots: list[tuple[str | None, str]] = []
         self.silent: asyncio.Queue[str] = asyncio.Queue()
 
     def on_stamp(self, stamp: Stamp) -> None:
         self.stamps.append(stamp)
         self.stamped.set()
 
-    def on_boot_changed(self, before: str, after: str) -> None:
+    def on_boot(self, before: str | None, after: str) -> None:
         self.boots.append((before, after))
 
     def on_silence(self, attempt_id: str, silent_ms: int) -> None:
@@ -139,7 +139,7 @@ async def test_new_boot_id_is_told_and_renews_nothing_of_before(
     clock.now_ms += 10
     await heartbeat.beat()
     await heartbeat.beat()
-    assert heard.boots == [("boot_a", "boot_b")]
+    assert heard.boots == [(None, "boot_a"), ("boot_a", "boot_b")]
     assert renewals(guard)[-1] == {}
     assert heartbeat.lease("att_1") == granted
 

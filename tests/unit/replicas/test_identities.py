@@ -7,6 +7,7 @@ import pytest
 
 from extproc.decision.identity import Facts
 from extproc.replicas import identities as module
+from extproc.replicas.guard_client import ToldFacts
 from extproc.replicas.identities import Identities
 from extproc.replicas.roster import Replica, Roster
 from extproc.replicas.shown_facts import FactsUnreadableError
@@ -16,21 +17,29 @@ LLAMA = Facts(model="llama", root="/models/llama")
 
 
 class Telling:
-    """What each replica tells when it is asked; None: nothing can be read. ``asked`` counts the questions by URL."""
+    """What each replica tells when it is asked; None: nothing can be read. ``asked`` counts the questions by URL.
+
+    ``boots`` are the processes that tell it, where they say so. While ``answering`` is clear, an answer stays under way.
+    """
 
     def __init__(self) -> None:
         self.facts: dict[str, Facts | None] = {A.url: LLAMA, B.url: LLAMA}
+        self.boots: dict[str, str] = {}
         self.asked = {A.url: 0, B.url: 0}
+        self.answering = asyncio.Event()
+        self.answering.set()
         self.changed = asyncio.Condition()
 
-    async def read(self, url: str) -> Facts:
+    async def read(self, url: str) -> ToldFacts:
         async with self.changed:
             self.asked[url] += 1
             self.changed.notify_all()
-        facts = self.facts[url]
+        facts, boot_id = self.facts[url], self.boots.get(url)
+        if not self.answering.is_set():
+            await self.answering.wait()
         if facts is None:
             raise FactsUnreadableError("nobody answers")
-        return facts
+        return ToldFacts(facts=facts, boot_id=boot_id)
 
     async def until_asked(self, url: str, times: int) -> None:
         """The roster knows the answer by then: nothing waits between the question and its word."""
@@ -132,6 +141,72 @@ async def test_after_a_restart_it_is_asked_before_it_is_believed(
         assert may_repeat(roster, A, B)
 
 
+async def test_what_one_process_told_is_not_believed_of_another(roster: Roster, identities: Identities, telling: Telling) -> None:
+    telling.boots = {A.url: "boot_a", B.url: "boot_1"}
+    async with identities.learning():
+        identities.process_heard(B.destination, "boot_1")
+        assert may_repeat(roster, A, B)
+        assert telling.asked[B.url] == 1, "it is the process that was asked"
+        telling.facts[B.url] = None
+        identities.process_heard(B.destination, "boot_2")
+        assert not may_repeat(roster, A, B)
+        telling.facts[B.url], telling.boots[B.url] = LLAMA, "boot_2"
+        await telling.until_asked(B.url, telling.asked[B.url] + 1)
+        assert may_repeat(roster, A, B)
+
+
+async def test_the_first_process_that_the_heartbeat_hears_may_be_another_one(
+    roster: Roster, identities: Identities, telling: Telling
+) -> None:
+    """It was restarted after it was asked and before its first beat."""
+    telling.boots[B.url] = "boot_1"
+    async with identities.learning():
+        telling.facts[B.url] = None
+        identities.process_heard(B.destination, "boot_2")
+        assert not may_repeat(roster, A, B)
+
+
+@pytest.mark.parametrize("boot", [None, "boot_1"], ids=["told by nobody", "told by the guard"])
+@pytest.mark.parametrize("by", ["health", "heartbeat"])
+async def test_an_answer_that_was_under_way_during_the_restart_is_not_believed(
+    roster: Roster, identities: Identities, telling: Telling, by: str, boot: str | None
+) -> None:
+    if boot is not None:
+        telling.boots[B.url] = boot
+    async with identities.learning():
+        identities.process_heard(B.destination, "boot_1")
+        if boot is None:
+            await telling.until_asked(B.url, 2)
+        asked = telling.asked[B.url]
+        telling.answering.clear()
+        identities.restarted(B.destination)
+        await telling.until_asked(B.url, asked + 1)
+        telling.facts[B.url] = None  # the new process loads its model
+        if by == "health":
+            identities.restarted(B.destination)
+        else:
+            identities.process_heard(B.destination, "boot_2")
+        telling.answering.set()
+        await telling.until_asked(B.url, asked + 2)
+        assert not may_repeat(roster, A, B)
+
+
+async def test_an_answer_under_way_is_believed_where_the_process_heard_has_given_it(
+    roster: Roster, identities: Identities, telling: Telling
+) -> None:
+    telling.boots[B.url] = "boot_1"
+    async with identities.learning():
+        telling.boots[B.url] = "boot_2"
+        telling.answering.clear()
+        identities.restarted(B.destination)
+        await telling.until_asked(B.url, 2)
+        identities.process_heard(B.destination, "boot_2")
+        telling.answering.set()
+        while not may_repeat(roster, A, B):
+            await asyncio.sleep(0)
+        assert telling.asked[B.url] == 2
+
+
 async def test_what_was_learnt_outlives_silence_and_a_new_picture(
     roster: Roster, identities: Identities, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,8 +229,8 @@ async def test_one_that_left_and_came_again_is_asked_again(roster: Roster, ident
 async def test_a_start_does_not_wait_for_one_that_never_answers(roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_ROUND_S", 0.001)
 
-    async def read(url: str) -> Facts:
-        return LLAMA if url == A.url else await asyncio.Future()
+    async def read(url: str) -> ToldFacts:
+        return ToldFacts(facts=LLAMA) if url == A.url else await asyncio.Future()
 
     async with Identities(roster, read).learning():
         assert not may_repeat(roster, A, B)
@@ -164,3 +239,4 @@ async def test_a_start_does_not_wait_for_one_that_never_answers(roster: Roster, 
 async def test_a_restart_of_one_that_is_not_known_is_nothing(identities: Identities) -> None:
     async with identities.learning():
         identities.restarted("c:1")
+        identities.process_heard("c:1", "boot_1")

@@ -36,28 +36,36 @@ def tell_flags(replica: ScriptedReplica, flags: object = FLAGS, status: int = 20
 
 
 async def test_a_bare_server_shows_its_model(replica: ScriptedReplica, shown: ShownFacts) -> None:
-    assert await shown.read(replica.url) == Facts(model="llama", root="/models/llama", adapters=())
+    assert (await shown.read(replica.url)).facts == Facts(model="llama", root="/models/llama", adapters=())
 
 
 async def test_what_runs_comes_before_what_was_asked_for(replica: ScriptedReplica, shown: ShownFacts) -> None:
     replica.serve(CACHE)
     tell_flags(replica)
-    assert await shown.read(replica.url) == Facts(
+    assert (await shown.read(replica.url)).facts == Facts(
         model="llama", root="/models/llama", revision="3f1c", adapters=(), block_size=32, kv_cache_dtype="fp8"
     )
+
+
+async def test_the_guard_names_the_process_and_is_asked_before_all_the_rest(replica: ScriptedReplica, shown: ShownFacts) -> None:
+    assert (await shown.read(replica.url)).boot_id is None
+    tell_flags(replica)
+    replica.asked.clear()
+    assert (await shown.read(replica.url)).boot_id == "b"
+    assert [asked.split(" ")[-1] for asked in replica.asked] == [FACTS_PATH, "/v1/models", "/metrics"]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 async def test_flags_do_where_the_models_are_kept_from_us(replica: ScriptedReplica, shown: ShownFacts, status: int) -> None:
     replica.serve(b"", "/v1/models", status)
     tell_flags(replica)
-    assert (await shown.read(replica.url)).revision == "3f1c"
+    assert (await shown.read(replica.url)).facts.revision == "3f1c"
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 async def test_a_guard_that_does_not_know_us_tells_nothing(replica: ScriptedReplica, shown: ShownFacts, status: int) -> None:
     tell_flags(replica, status=status)
-    assert (await shown.read(replica.url)).revision is None
+    assert (await shown.read(replica.url)).facts.revision is None
 
 
 async def test_where_nobody_says_anything_nothing_is_known(replica: ScriptedReplica, shown: ShownFacts) -> None:
@@ -86,7 +94,7 @@ async def test_a_guard_that_fails_leaves_the_whole_unread(
 
 async def test_a_server_without_a_metrics_page_is_as_good_as_any(replica: ScriptedReplica, shown: ShownFacts) -> None:
     replica.serve(b"", "/metrics", 500)
-    assert (await shown.read(replica.url)).model == "llama"
+    assert (await shown.read(replica.url)).facts.model == "llama"
 
 
 async def test_a_refused_connection_is_unreadable(replica: ScriptedReplica, shown: ShownFacts) -> None:
