@@ -14,10 +14,11 @@ from extproc.app.admin import facts_document
 from extproc.app.database_options import COMMAND_OWNER, DATABASE_OPTION, run_on_database
 from extproc.app.parameters import DURATION
 from extproc.app.words import clock_text, count_text
+from extproc.contract.errors import ErrorCode
 from extproc.decision.effects import Outcome
 from extproc.journal.durable import DurableJournal
-from extproc.journal.interface import JournalQuery
-from extproc.journal.records import LATE, OPEN, RECORDED, JournalEvent, RequestFacts, fold_all
+from extproc.journal.interface import History, JournalQuery
+from extproc.journal.records import IN_DOUBT, LATE, OPEN, RECORDED, JournalEvent, RequestFacts, fold_all
 from extproc.journal.texts import RequestText, select_text
 from extproc.journal.verify import Violation, verify
 from extproc.storage.owner import Owner
@@ -93,7 +94,7 @@ def verify_command(url: str, as_json: bool) -> None:
 
 
 async def _verify(database: Database) -> tuple[dict[str, int], list[Violation]]:
-    counts = {"requests": 0, "running": 0, "waiting_for_housekeeping": 0, "boundaries_recorded_late": 0}
+    counts = {"requests": 0, "running": 0, "waiting_for_housekeeping": 0, "boundaries_recorded_late": 0, "boundaries_in_doubt": 0}
     violations: list[Violation] = []
     after = ""
     while page := await _open(database).histories(after, PAGE_REQUESTS):
@@ -103,9 +104,19 @@ async def _verify(database: Database) -> tuple[dict[str, int], list[Violation]]:
             counts["requests"] += 1
             counts["running"] += history.running
             counts["waiting_for_housekeeping"] += not history.running and facts is not None and facts.outcome is None
-            counts["boundaries_recorded_late"] += any(event.detail.get(RECORDED) == LATE for event in history.events)
+            counts["boundaries_recorded_late"] += _is_marked(history, LATE)
+            counts["boundaries_in_doubt"] += _is_marked(history, IN_DOUBT) or (facts is not None and _was_refused(facts))
             violations += verify(history, int(time.time() * 1000))
     return counts, violations
+
+
+def _is_marked(history: History, mark: str) -> bool:
+    return any(event.detail.get(RECORDED) == mark for event in history.events)
+
+
+def _was_refused(facts: RequestFacts) -> bool:
+    """The boundary is on record, and the gateway that recorded it never learnt that."""
+    return facts.first_delta_sent and facts.error_code == ErrorCode.JOURNAL_UNAVAILABLE
 
 
 def _open(database: Database) -> DurableJournal:

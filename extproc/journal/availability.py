@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
-from extproc.journal.interface import Backlog, History, Journal, JournalQuery, JournalUnavailable, RequestTakenOver
+from extproc.journal.interface import Backlog, CommitInDoubt, History, Journal, JournalQuery, JournalUnavailable, RequestTakenOver
 from extproc.journal.records import LATE, RECORDED, JournalEvent, RequestFacts
 
 
@@ -47,7 +47,8 @@ class OptionalJournal:
             raise
         except JournalUnavailable as error:
             _log.error("SERVING WITHOUT JOURNAL: %s of %s is not recorded: %s", event.kind, event.request_id, error)
-            self._journal.append(replace(event, detail={**event.detail, RECORDED: LATE}))
+            if not isinstance(error, CommitInDoubt):  # which the journal stores by itself
+                self._journal.append(replace(event, detail={**event.detail, RECORDED: LATE}))
             self._on_unrecorded()
 
     async def facts(self, request_id: str) -> RequestFacts | None:

@@ -8,14 +8,22 @@ the larger the groups, and the boundary of a thousand streams costs a few transa
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from extproc.journal import transactions
-from extproc.journal.interface import NOTHING_WAITS, Backlog, History, JournalQuery, JournalUnavailable, RequestTakenOver
-from extproc.journal.records import JournalEvent, RequestFacts, fold_all
+from extproc.journal.interface import (
+    NOTHING_WAITS,
+    Backlog,
+    CommitInDoubt,
+    History,
+    JournalQuery,
+    JournalUnavailable,
+    RequestTakenOver,
+)
+from extproc.journal.records import IN_DOUBT, RECORDED, JournalEvent, RequestFacts, fold_all
 from extproc.journal.transactions import NumberedEvent
 from extproc.storage.owner import Owner
 from extproc.storage.script import Database, Result, ScriptFactory, StorageUnavailable
@@ -35,6 +43,12 @@ _log = logging.getLogger(__name__)
 class _Waiting:
     item: NumberedEvent
     committed: "asyncio.Future[None] | None"
+
+    def in_doubt(self) -> "_Waiting":
+        """To be stored under its old number, so once at most, and waited for by nobody."""
+        event = self.item.event
+        marked = replace(event, detail={**event.detail, RECORDED: IN_DOUBT})
+        return _Waiting(replace(self.item, event=marked), None)
 
 
 class DurableJournal:
@@ -155,7 +169,7 @@ class DurableJournal:
             script = partial(transactions.store_events, self._owner, items)
             refused = await self._database.write(script, one_statement=True)
         except StorageUnavailable as error:
-            self._went_down(str(error), batch)
+            self._went_down(error, batch)
             return False
         finally:
             self._storing = ()
@@ -166,17 +180,26 @@ class DurableJournal:
             _answer(waiting, refused)
         return True
 
-    def _went_down(self, why: str, batch: Sequence[_Waiting]) -> None:
-        """Committed events are dropped, as their callers are told; the others are tried again, in their old order."""
+    def _went_down(self, error: StorageUnavailable, batch: Sequence[_Waiting]) -> None:
+        """Committed events are dropped, as their callers are told, but for those that may be stored; the others are tried again,
+        in their old order."""
+        why = str(error)
         if self._down is None:
             _log.error("the journal's database takes no writes: %s", why)
         self._down = why
-        lost = [waiting.committed for waiting in (*batch, *self._waiting) if waiting.committed is not None]
-        kept = [waiting for waiting in (*batch, *self._waiting) if waiting.committed is None]
-        self._waiting = deque(kept)
-        for committed in lost:
-            if not committed.done():
-                committed.set_exception(JournalUnavailable(why))
+        if error.perhaps_stored:
+            _fail(batch, CommitInDoubt(f"whether it is stored is not known: {why}"))
+            batch = [waiting if waiting.committed is None else waiting.in_doubt() for waiting in batch]
+        else:
+            _fail(batch, JournalUnavailable(why))
+        _fail(self._waiting, JournalUnavailable(why))
+        self._waiting = deque(waiting for waiting in (*batch, *self._waiting) if waiting.committed is None)
+
+
+def _fail(events: Iterable[_Waiting], error: JournalUnavailable) -> None:
+    for waiting in events:
+        if waiting.committed is not None and not waiting.committed.done():
+            waiting.committed.set_exception(error)
 
 
 def _answer(waiting: _Waiting, refused: frozenset[str]) -> None:

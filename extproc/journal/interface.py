@@ -11,6 +11,14 @@ class JournalUnavailable(Exception):  # noqa: N818  (a state of the outside, not
     """The store can't take events durably now. A boundary that can't be recorded is not crossed (DESIGN section 4)."""
 
 
+class CommitInDoubt(JournalUnavailable):
+    """The database fell silent over the event, so nobody knows whether it is stored.
+
+    The journal stores it as soon as the database is back, before anything that comes after it: what may be on record is treated
+    as what is (R3).
+    """
+
+
 class RequestTakenOver(JournalUnavailable):
     """The request is not this processor's any more: another one found this one's name expired and settled it.
 
@@ -64,8 +72,8 @@ class Journal(Protocol):
     async def commit(self, event: JournalEvent) -> None:
         """Store an event and everything appended before it for its request; returns once that is durable.
 
-        Raises JournalUnavailable (RequestTakenOver where only this request is concerned), and then the event is not stored;
-        where PostgreSQL's acknowledgement was lost it may be, so the journal can claim a delivery that did not happen.
+        Raises JournalUnavailable (RequestTakenOver where only this request is concerned), and then the event is not stored and
+        never will be; but CommitInDoubt where that is not known, so the journal can claim a delivery that did not happen.
         """
 
     async def facts(self, request_id: str) -> RequestFacts | None:

@@ -20,6 +20,9 @@ PROCESSOR_LOST: Final = "processor_lost"
 RECORDED: Final = "recorded"
 LATE: Final = "late"
 """Detail of a boundary that was crossed while the database was away, where the operator chose to serve all the same."""
+IN_DOUBT: Final = "in_doubt"
+"""Detail of a boundary over whose record the database fell silent. It was not crossed unless the operator chose to serve all the
+same; but it may have been on record at once, so it is for good, and no repeat of a key runs the request again."""
 
 
 class EventKind(StrEnum):

@@ -6,6 +6,7 @@
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, Self
@@ -34,12 +35,14 @@ _CONNECTION_LOST: Final = (asyncpg.PostgresConnectionError, asyncpg.InterfaceErr
 _UNAVAILABLE: Final = (*_CONNECTION_LOST, asyncpg.PostgresError, OSError, TimeoutError)
 
 
-class _NothingStored(Exception):  # noqa: N818  (a reason to run a script again)
-    """``cause`` ended the transaction before anything of it could be stored."""
+class _RunFailed(Exception):  # noqa: N818  (an outcome)
+    """One run of a script came to nothing because of ``cause``, as far as is known."""
 
-    def __init__(self, cause: BaseException) -> None:
+    def __init__(self, cause: BaseException, *, perhaps_stored: bool, may_run_again: bool = False) -> None:
         super().__init__(str(cause))
         self.cause = cause
+        self.perhaps_stored = perhaps_stored
+        self.may_run_again = may_run_again
 
 
 class PostgresDatabase:
@@ -87,20 +90,19 @@ class PostgresDatabase:
             self._pool.terminate()
 
     async def _run(self, script: ScriptFactory[Result], begin: _Begin) -> Result:
-        runs = 1
-        while True:
+        perhaps_stored = False
+        for run in itertools.count(1):
             try:
                 return await self._run_once(script, begin)
-            except _NothingStored as nothing:
-                if runs == RUNS_MAX:
-                    raise _unavailable(nothing.cause) from nothing.cause
-                runs += 1
-            except _UNAVAILABLE as error:
-                raise _unavailable(error) from error
+            except _RunFailed as failed:
+                perhaps_stored |= failed.perhaps_stored
+                if run == RUNS_MAX or not failed.may_run_again:
+                    raise _unavailable(failed.cause, perhaps_stored=perhaps_stored) from failed.cause
+        raise AssertionError("the last run has raised")
 
     async def _run_once(self, script: ScriptFactory[Result], begin: _Begin) -> Result:
-        """Raises _NothingStored where the script may be run again, and else whatever asyncpg raises."""
-        begun = False
+        """Raises _RunFailed."""
+        sent = False
         try:
             async with (
                 asyncio.timeout(CONNECT_TIMEOUT_S + TRANSACTION_TIMEOUT_S),
@@ -108,16 +110,16 @@ class PostgresDatabase:
                 asyncio.timeout(TRANSACTION_TIMEOUT_S),
                 begin(connection),
             ):
-                begun = begin is not _alone
+                sent = True
                 return await _drive(connection, script())
         except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
-            raise _NothingStored(error) from error
+            raise _RunFailed(error, perhaps_stored=False, may_run_again=True) from error
         except _CONNECTION_LOST as error:
-            # The server had closed a connection of the pool. A lone statement may have been carried out: it is one that stores
-            # the same thing twice without harm (script.py).
-            if begun:
-                raise
-            raise _NothingStored(error) from error
+            # Often the server had closed a connection of the pool. A lone statement may have been carried out: it is one that
+            # stores the same thing twice without harm (script.py).
+            raise _RunFailed(error, perhaps_stored=sent, may_run_again=begin is _alone or not sent) from error
+        except _UNAVAILABLE as error:
+            raise _RunFailed(error, perhaps_stored=sent and not _is_refusal(error)) from error
 
 
 def _writing(connection: _Connection) -> AbstractAsyncContextManager[object]:
@@ -165,5 +167,11 @@ async def _migrate(connection: _Connection) -> None:
         await connection.execute("INSERT INTO schema_versions (version) VALUES ($1)", number)
 
 
-def _unavailable(error: BaseException) -> StorageUnavailable:
-    return StorageUnavailable(f"PostgreSQL: {str(error) or 'no answer in time'} ({type(error).__name__})")
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the server itself has said that it stored nothing. One that is being shut down may say so of what it has stored."""
+    return isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.OperatorInterventionError)
+
+
+def _unavailable(error: BaseException, *, perhaps_stored: bool = False) -> StorageUnavailable:
+    why = f"PostgreSQL: {str(error) or 'no answer in time'} ({type(error).__name__})"
+    return StorageUnavailable(why, perhaps_stored=perhaps_stored)

@@ -45,12 +45,18 @@ ScriptFactory = Callable[[], Script[Result]]
 
 
 class StorageUnavailable(Exception):  # noqa: N818  (a state of the outside, not a fault of the caller)
-    """The database can't carry out a transaction now: lost, full, locked for too long, or read-only."""
+    """The database can't carry out a transaction now: lost, full, locked for too long, or read-only.
+
+    ``perhaps_stored``: it fell silent after it was given the transaction, so whether it is stored, now or later, is not known.
+    """
+
+    def __init__(self, why: str, *, perhaps_stored: bool = False) -> None:
+        super().__init__(why)
+        self.perhaps_stored = perhaps_stored
 
 
 class Database(Protocol):
-    """Runs scripts. Both methods raise StorageUnavailable, and then nothing of the script is stored, with one exception:
-    where a network broke between a commit and its acknowledgement, PostgreSQL may have stored it."""
+    """Runs scripts. Both methods raise StorageUnavailable, and then nothing of the script is stored unless it says "perhaps"."""
 
     @property
     def dialect(self) -> Dialect:

@@ -235,4 +235,6 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 def _unavailable(error: Exception, path: str = "") -> StorageUnavailable:
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    return StorageUnavailable(f"SQLite: {error} {path} ({name})" if path else f"SQLite: {error} ({name})")
+    # What was written and not synced may be found again after a power cut.
+    perhaps_stored = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_FSYNC
+    return StorageUnavailable(f"SQLite: {error}{path and ' '}{path} ({name})", perhaps_stored=perhaps_stored)

@@ -8,7 +8,7 @@ import pytest
 
 from extproc.storage.migrations import SQL
 from extproc.storage.postgres import RUNS_MAX, PostgresDatabase
-from extproc.storage.script import Script, StorageUnavailable
+from extproc.storage.script import Script, ScriptFactory, StorageUnavailable
 
 
 def names() -> Script[list[str]]:
@@ -79,3 +79,37 @@ async def test_a_reader_can_not_write(database_url: str):
     with pytest.raises(StorageUnavailable, match="read-only"):
         await database.read(lambda: keep_alive("proc_a"))
     await database.close()
+
+
+async def test_only_a_server_that_fell_silent_or_left_over_a_transaction_may_have_stored_it(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("extproc.storage.postgres.TRANSACTION_TIMEOUT_S", 0.3)
+    database = await PostgresDatabase.open(database_url)
+    await database.write(lambda: keep_alive("proc_a"))
+
+    def refused() -> Script[None]:
+        yield from keep_alive("proc_b")
+        raise asyncpg.DiskFullError("as PostgreSQL says it")
+
+    def lost() -> Script[None]:
+        yield from keep_alive("proc_b")
+        raise ConnectionResetError("as asyncpg says it")
+
+    async def perhaps_stored(*, one_statement: bool, script: ScriptFactory[None]) -> bool:
+        with pytest.raises(StorageUnavailable) as caught:
+            await database.write(script, one_statement=one_statement)
+        return caught.value.perhaps_stored
+
+    for one_statement in (True, False):
+        assert not await perhaps_stored(one_statement=one_statement, script=refused)
+        assert await perhaps_stored(one_statement=one_statement, script=lost)
+    server, _, schema = database_url.partition("?search_path=")
+    other = await asyncpg.connect(server, server_settings={"search_path": schema})
+    async with other.transaction():  # holds the row back for longer than anybody waits
+        await other.execute("SELECT * FROM processors WHERE processor_id = 'proc_a' FOR UPDATE")
+        for one_statement in (True, False):
+            assert await perhaps_stored(one_statement=one_statement, script=lambda: keep_alive("proc_a"))
+    await other.close()
+    await database.close()
+    assert not await perhaps_stored(one_statement=True, script=lambda: keep_alive("proc_a")), "it was never sent"

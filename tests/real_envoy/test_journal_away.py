@@ -223,10 +223,14 @@ async def test_a_boundary_that_can_not_be_recorded_is_not_crossed(start_stage) -
     assert await stage.metric("deltafence_journal_available") == 1
     assert (await stage.gateway.facts(begun.request_id))["outcome"] == "completed"
     facts = await stage.gateway.facts(refused.request_id)
-    assert (facts["outcome"], facts["error_code"], facts["first_delta_sent"]) == ("failed", "journal_unavailable", False)
+    assert (facts["outcome"], facts["error_code"]) == ("failed", "journal_unavailable")
+    # A server that fell silent may have heard of the boundary, if it was given it; a full disk has not taken it.
+    in_doubt = facts["first_delta_sent"]
+    assert not in_doubt or isinstance(stage.outage, SilentServer)
     assert (await stage.call_tool()).status_code == 201
     assert await stage.gateway.stop()
-    assert (await verified(stage.database))["boundaries_recorded_late"] == 0
+    counts = await verified(stage.database)
+    assert (counts["boundaries_recorded_late"], counts["boundaries_in_doubt"]) == (0, in_doubt)
 
 
 @pytest.mark.timeout(180)

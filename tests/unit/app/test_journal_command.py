@@ -120,7 +120,18 @@ def test_list_filters_by_outcome_and_time(url: str):
 def test_verify_is_content_with_a_sound_journal(url: str):
     result = run("verify", "--db", url)
     assert result.exit_code == 0
-    assert result.output == "2 requests, 0 running, 0 waiting for housekeeping, 0 boundaries recorded late; 0 promises broken\n"
+    counts = "2 requests, 0 running, 0 waiting for housekeeping, 0 boundaries recorded late, 0 boundaries in doubt"
+    assert result.output == f"{counts}; 0 promises broken\n"
+
+
+@pytest.mark.parametrize("mark", [{}, {"recorded": "in_doubt"}], ids=["stored at once", "stored when the database was back"])
+def test_verify_accepts_and_counts_a_boundary_over_which_the_database_fell_silent(url: str, mark: dict[str, str]):
+    admitted, started, _, _ = interrupted("req_silent", 0)
+    delta = event("req_silent", EventKind.FIRST_DELTA_SENT, 250, 1, **mark)
+    why = {"reason": "journal_unavailable", "error_code": "journal_unavailable"}
+    add(url, admitted, started, delta, event("req_silent", EventKind.ENDED, 2_250, outcome="failed", **why))
+    document = json.loads(run("verify", "--db", url, "--json").output)
+    assert (document["ok"], document["boundaries_in_doubt"], document["boundaries_recorded_late"]) == (True, 1, 0)
 
 
 def test_verify_names_the_request_and_the_promise_it_broke(url: str):

@@ -86,3 +86,31 @@ async def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path):
     (tmp_path / "journal.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
     with pytest.raises(StorageUnavailable, match="not a database"):
         await SqliteDatabase.open(tmp_path / "journal.db")
+
+
+@pytest.mark.parametrize(
+    ("code", "perhaps_stored"),
+    [(sqlite3.SQLITE_IOERR_FSYNC, True), (sqlite3.SQLITE_IOERR_WRITE, False), (sqlite3.SQLITE_FULL, False), (None, False)],
+)
+async def test_only_what_was_written_and_not_synced_may_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None, perhaps_stored: bool
+):
+    class Failing(sqlite3.Connection):
+        """Whose disk refuses what a commit has to do."""
+
+        def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+            if sql == "COMMIT":
+                error = sqlite3.OperationalError("disk I/O error")
+                if code is not None:
+                    error.sqlite_errorcode = code
+                raise error
+            return super().execute(sql, *parameters)  # type: ignore[arg-type]
+
+    database = await SqliteDatabase.open(tmp_path / "journal.db")
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Failing))
+    with pytest.raises(StorageUnavailable) as caught:
+        await database.write(lambda: keep_alive("proc_a"))
+    assert caught.value.perhaps_stored is perhaps_stored
+    monkeypatch.undo()
+    await database.close()
