@@ -46,10 +46,15 @@ class RecordBoundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRefusal:
-    """Write to the journal which gate refused the repeat, and why."""
+    """Write to the journal which gate refused the repeat, and why.
+
+    ``failure`` is what would have been repeated, and ``attempts`` how many had been started.
+    """
 
     gate: Gate
     detail: str
+    failure: Failure
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

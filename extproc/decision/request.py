@@ -165,7 +165,8 @@ def _decide_repeat(state: RequestState, event: Event, policy: Policy) -> Step:
         upstream_error=failure.upstream_error,
     )
     ended, effects = _answer_error(state, error)
-    return ended, (RecordRefusal(gate=refusal.gate, detail=refusal.detail), *effects)
+    record = RecordRefusal(gate=refusal.gate, detail=refusal.detail, failure=failure, attempts=state.attempts)
+    return ended, (record, *effects)
 
 
 def _interrupt(state: RequestState, event: Event, policy: Policy) -> Step:

@@ -96,7 +96,7 @@ class Carrier:
             case effects.RecordBoundary():
                 return await self._record_boundary()
             case effects.RecordRefusal():
-                self._record.note(EventKind.REPEAT_REFUSED, gate=effect.gate, detail=effect.detail)
+                self._record.refuse_repeat(effect)
             case effects.RecordOutcome():
                 try:
                     await self._speaker.keep_answer(effect)

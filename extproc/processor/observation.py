@@ -194,7 +194,7 @@ class Observation:
                 self._pool.note_prefill(prompt, self._world.now_ms() - self._started_ms)
                 return events.BoundaryRecorded()
             case effects.RecordRefusal():
-                self._record.note(EventKind.REPEAT_REFUSED, gate=effect.gate, detail=effect.detail)
+                self._record.refuse_repeat(effect)
             case effects.RecordOutcome(error_code=code) if code is not None:
                 self._would = Would.TERMINAL_EVENT if effect.outcome is Outcome.INTERRUPTED else Would.ERROR
                 self._would_code = str(code)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from extproc.decision.effects import RecordRefusal
 from extproc.journal.interface import Journal
 from extproc.journal.records import Detail, EventKind, JournalEvent
 from extproc.processor.observing import UNOBSERVED, Observer
@@ -25,6 +26,17 @@ class RequestRecord:
         event = self._event(kind, attempt_id, replica, detail)
         self._journal.append(event)
         self._saw(event)
+
+    def refuse_repeat(self, refusal: RecordRefusal) -> None:
+        """Take a gate's refusal together with its evidence, so that one line tells why nothing was repeated."""
+        self.note(
+            EventKind.REPEAT_REFUSED,
+            gate=refusal.gate,
+            detail=refusal.detail,
+            attempts=refusal.attempts,
+            cause=refusal.failure.cause,
+            evidence=refusal.failure.evidence,
+        )
 
     async def commit(self, kind: EventKind, *, attempt_id: str | None = None, replica: str | None = None) -> None:
         """Write an event durably. Raises JournalUnavailable."""

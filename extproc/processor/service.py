@@ -13,6 +13,7 @@ from extproc.contract import headers as names
 from extproc.contract.errors import FORMS, ClientError, ErrorCode
 from extproc.decision import events
 from extproc.decision.effects import Outcome
+from extproc.decision.gates import Gate
 from extproc.decision.idempotency import ClaimOutcome
 from extproc.decision.policy import Mode, Policy, ToolsMode
 from extproc.decision.request import RequestState
@@ -232,8 +233,9 @@ class Service:
 
 async def _refuse_further_run(client: ClientStream, record: RequestRecord, dialect: Dialect) -> None:
     code = ErrorCode.TOOL_SIDE_EFFECTS_POSSIBLE
-    record.note(EventKind.ENDED, outcome=Outcome.FAILED, reason=code, error_code=code, delivered_output_tokens=0)
     detail = "an earlier run of this Idempotency-Key called a tool, and this route does not protect its tools with the ledger"
+    record.note(EventKind.REPEAT_REFUSED, gate=Gate.TOOLS, detail=detail)
+    record.note(EventKind.ENDED, outcome=Outcome.FAILED, reason=code, error_code=code, delivered_output_tokens=0)
     await _reject(client, record.request_id, dialect, RequestRejected(code, detail))
 
 

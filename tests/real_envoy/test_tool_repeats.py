@@ -189,6 +189,8 @@ async def test_a_keys_further_run_is_refused_where_tools_are_not_protected(stage
     facts = await stage.refuse.facts(first.request_id)
     assert (facts["outcome"], facts["reason"]) == ("failed", "tool_side_effects_possible")
     assert len(facts["attempts"]) == 1
+    refused = [event["detail"]["gate"] for event in facts["events"] if event["kind"] == "repeat_refused"]
+    assert refused == ["tools", "tools"], "one of each run"
     assert len(stage.tool.executions(first.request_id)) == 1
 
 

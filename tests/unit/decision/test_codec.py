@@ -31,7 +31,7 @@ EVENTS = [
 EFFECTS = [
     StartAttempt(number=2),
     FenceAttempt(fencing=Fencing.CONFIRM, failure=FAILURE),
-    RecordRefusal(gate=Gate.TOOLS, detail="no"),
+    RecordRefusal(gate=Gate.TOOLS, detail="no", failure=FAILURE, attempts=1),
     RecordOutcome(outcome=Outcome.FAILED, reason="r", error_code=ErrorCode.DRAINING),
     AnswerError(code=ErrorCode.DRAINING, detail="d", reason="r", status=503, retry_after_s=1),
 ]

@@ -153,7 +153,8 @@ def test_a_refused_repeat_names_its_gate_before_the_outcome_is_recorded() -> Non
     assert state.outcome is Outcome.FAILED
     assert [type(effect) for effect in effects] == [RecordRefusal, RecordOutcome, AnswerError]
     assert isinstance(effects[0], RecordRefusal)
-    assert effects[0].gate is Gate.RETRY_BUDGET
+    assert (effects[0].gate, effects[0].failure) == (Gate.RETRY_BUDGET, STATES[Phase.FENCING].failure)
+    assert effects[0].attempts == STATES[Phase.FENCING].attempts
 
 
 @pytest.mark.parametrize("cause", list(Cause))

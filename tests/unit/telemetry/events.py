@@ -65,7 +65,15 @@ REFUSED = (
     happened(EventKind.ATTEMPT_STARTED, 1, FIRST, HERE, number=1, retry_budget=0.0),
     happened(EventKind.ATTEMPT_FAILED, 50, FIRST, HERE, cause="uncertain", evidence="silent", fencing="revoke_and_wait"),
     happened(EventKind.FENCE_GIVEN_UP, 60, FIRST, HERE),
-    happened(EventKind.REPEAT_REFUSED, 61, gate="source_attempt_fenced", detail="attempt 1 may still be running"),
+    happened(
+        EventKind.REPEAT_REFUSED,
+        61,
+        gate="source_attempt_fenced",
+        detail="attempt 1 may still be running",
+        attempts=1,
+        cause="uncertain",
+        evidence="silent",
+    ),
     happened(
         EventKind.ENDED,
         62,

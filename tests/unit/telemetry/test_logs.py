@@ -10,7 +10,7 @@ import pytest
 from extproc.contract.errors import ErrorCode
 from extproc.telemetry.logs import LogFormat, RequestLog, configure_logging
 from extproc.telemetry.witness import Witness
-from tests.unit.telemetry.events import INTERRUPTED, REPEATED, admitted
+from tests.unit.telemetry.events import INTERRUPTED, REFUSED, REPEATED, admitted
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,14 @@ def test_each_transition_is_one_json_line_with_its_ids_and_phases() -> None:
         "fencing": "confirm",
     }
     assert len({line["trace_id"] for line in lines}) == 1
+
+
+def test_refused_repeat_is_one_warning_with_its_gate_and_evidence() -> None:
+    lines = [json.loads(line) for line in lines_of(LogFormat.JSON, REFUSED)]
+    (line,) = [line for line in lines if line["message"] == "repeat_refused"]
+    assert line["level"] == "warning"
+    told = {"gate": "source_attempt_fenced", "attempts": 1, "cause": "uncertain", "evidence": "silent"}
+    assert told.items() <= line.items()
 
 
 def test_text_line_has_the_same_fields_and_quotes_what_has_spaces() -> None:
