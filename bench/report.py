@@ -164,12 +164,17 @@ def _memory_sheet(document: Document) -> Sheet:
     return Sheet("Processor memory against open streams", headings, rows)
 
 
-_LOAD_HEADINGS: Final = ("deltas/s", "deltas/piece", "TTFT p50 ms", "TTFT p99 ms", "finished", "failed", "processor cores")
+_LOAD_HEADINGS: Final = (
+    *("deltas/s", "deltas/piece", "TTFT p50 ms", "TTFT p99 ms", "finished", "failed"),
+    *("processor cores", "load generator's", "replica's"),
+)
+"""Near one core the last two, not the contender, are what a run has measured."""
 
 
 def _under_load(run: dict[str, Any]) -> tuple[object, ...]:
     keys = ("deltas_per_s", "deltas_per_piece", "ttft_p50_ms", "ttft_p99_ms", "finished")
-    return (*(run[key] for key in keys), sum(run["failures"].values()), run["processor_cores"])
+    cores = ("processor_cores", "load_cores", "upstream_cores")
+    return (*(run[key] for key in keys), sum(run["failures"].values()), *(run[key] for key in cores))
 
 
 def _saturation_sheet(document: Document) -> Sheet:
