@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from extproc import data_file
 from extproc.app.addresses import Address, ReplicaAddress, host_port
 from extproc.contract import guard, headers
+from extproc.contract.errors import EnvoyCode, ErrorCode
 from extproc.decision.policy import Mode
 from extproc.decision.tool_call import ToolRoute
 from extproc.routes.tool_route import encode_tool_route
@@ -203,6 +204,8 @@ def render(settings: EnvoySettings) -> str:
         tools=settings.tools if settings.tools_listen is not None else (),
         headers=headers,
         guard_prefix=guard.PATH_PREFIX,
+        ErrorCode=ErrorCode,
+        EnvoyCode=EnvoyCode,
         observe_filter=OBSERVE_FILTER,
     )
 

@@ -38,6 +38,15 @@ class ErrorCode(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
+class EnvoyCode(StrEnum):
+    """What Envoy says where there is no processor to say anything (envoy/envoy.yaml.j2)."""
+
+    PROCESSOR_UNAVAILABLE = "processor_unavailable"
+    PROCESSOR_BYPASSED = "processor_bypassed"
+    REQUEST_TIMEOUT = "request_timeout"
+    NOT_FOUND = "not_found"
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
     """How a code is said: status before the boundary, and whether SDKs may repeat by themselves."""
@@ -78,6 +87,15 @@ FORMS: Final[dict[ErrorCode, ErrorForm]] = {
     ErrorCode.UNSUPPORTED_CONTENT_ENCODING: ErrorForm(415),
     ErrorCode.INTERNAL_ERROR: ErrorForm(500),
 }
+
+
+ENVOY_FORMS: Final[dict[EnvoyCode, ErrorForm]] = {
+    EnvoyCode.PROCESSOR_UNAVAILABLE: ErrorForm(503, retry_after_s=1),
+    EnvoyCode.PROCESSOR_BYPASSED: ErrorForm(503),
+    EnvoyCode.REQUEST_TIMEOUT: ErrorForm(408),
+    EnvoyCode.NOT_FOUND: ErrorForm(404),
+}
+"""Besides these, Envoy says ``overloaded`` and ``no_healthy_replica``, which mean what they mean from a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.envoy_config import GENERATION_ROUTES, EnvoySettings, GenerationRoute, destination_of, render
+from extproc.app.envoy_config import GENERATION_ROUTES, EnvoySettings, GenerationRoute, ToolEndpoint, destination_of, render
 from extproc.contract import headers
+from extproc.contract.errors import ENVOY_FORMS, FORMS, EnvoyCode, ErrorCode
+from extproc.decision.tool_call import ToolRoute
 
 
 def settings(**fields: Any) -> EnvoySettings:
@@ -241,3 +243,28 @@ def test_a_name_is_resolved_ipv4_first(monkeypatch) -> None:
 def test_a_name_without_an_address_is_an_error() -> None:
     with pytest.raises(OSError, match=r".+"):
         destination_of(ReplicaAddress.parse("http://no-such-host.invalid:1"))
+
+
+def answers_of(tree: Any) -> list[tuple[str, int | None, int | None]]:
+    """Code, status and Retry-After of every answer that Envoy may make; the status where the answer sets one."""
+    if isinstance(tree, list):
+        return [answer for each in tree for answer in answers_of(each)]
+    if not isinstance(tree, dict):
+        return []
+    body = tree.get("body_format") or tree.get("body_format_override")
+    if body is None:
+        return [answer for each in tree.values() for answer in answers_of(each)]
+    added = [int(each["header"]["value"]) for each in tree.get("headers_to_add", ()) if each["header"]["key"] == "retry-after"]
+    return [(body["json_format"]["error"]["code"], tree.get("status"), added[0] if added else None)]
+
+
+def test_every_answer_that_envoy_makes_has_a_code_of_the_contract_with_its_status_and_its_wait() -> None:
+    tool = ToolEndpoint(route=ToolRoute(name="mail"), address=ReplicaAddress.parse("http://127.0.0.1:9000"))
+    tree = rendered(tools=(tool,), tools_listen=Address(host="127.0.0.1", port=8081))
+    tree["static_resources"]["listeners"] = [each for each in tree["static_resources"]["listeners"] if each["name"] != "egress"]
+    answers = answers_of(tree)
+    forms = FORMS | ENVOY_FORMS
+    assert {code for code, _, _ in answers} == {*EnvoyCode, ErrorCode.OVERLOADED, ErrorCode.NO_HEALTHY_REPLICA}
+    for code, status, retry_after_s in answers:
+        assert status in (None, forms[code].status), code
+        assert retry_after_s == forms[code].retry_after_s, code
