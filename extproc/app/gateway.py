@@ -20,7 +20,7 @@ from extproc.app.addresses import Address
 from extproc.app.children import Child, ChildGroup
 from extproc.app.envoy_config import EnvoySettings, render
 from extproc.app.envoy_process import EnvoyAdmin, envoy_command
-from extproc.app.gateway_settings import GatewaySettings, free_port, run_directory
+from extproc.app.gateway_settings import GatewaySettings, free_ports, run_directory
 from extproc.app.stop_signals import StopSignals
 
 POLL_S: Final = 0.05
@@ -46,7 +46,8 @@ async def run_gateway(settings: GatewaySettings, *, announce: Callable[[str], No
     settings.require_shared_journal()
     settings.require_free_ports()
     if settings.admin.port == 0:
-        settings = replace(settings, admin=replace(settings.admin, port=free_port(settings.admin.host)))
+        port = free_ports(settings.admin.host, settings.processors)
+        settings = replace(settings, admin=replace(settings.admin, port=port))
     async with AsyncExitStack() as stack:
         stack.enter_context(stop.installed())
         directory = stack.enter_context(run_directory())
@@ -104,6 +105,9 @@ class Gateway:
         await _until(self.envoy_admin.is_live, "Envoy")
         front = replace(self.settings.listen, port=await self.envoy_admin.front_port()).reachable
         log.info("status and journal at http://%s", self.settings.admin.reachable)
+        if self.settings.processors > 1:
+            pages = [f"http://{admin.reachable}/metrics" for admin in self.settings.admins]
+            log.info("each processor has its own metrics: %s", ", ".join(pages))
         await self._tell_tools()
         await _until(lambda: self._replica_answers(front), "an answer to GET /v1/models from a replica")
         return f"http://{front}"
@@ -132,8 +136,11 @@ class Gateway:
         for path in self.envoy_settings.processor_sockets:
             _, writer = await asyncio.open_unix_connection(path)
             writer.close()
-        async with self.http.get(f"http://{self.settings.admin.reachable}/readyz") as answer:
-            return answer.status == 200
+        for admin in self.settings.admins:
+            async with self.http.get(f"http://{admin.reachable}/readyz") as answer:
+                if answer.status != 200:
+                    return False
+        return True
 
     async def _replica_answers(self, front: Address) -> bool:
         """A refusal for want of a key is an answer: clients bring their own."""

@@ -21,6 +21,8 @@ from extproc.telemetry.logs import LogFormat
 OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app", "processor")
 PROCESSORS_MAX: Final = 64
 DEFAULT_TOOLS_LISTEN: Final = Address(host="127.0.0.1", port=8081)
+FREE_PORTS_TRIES_MAX: Final = 100
+PORTS_END: Final = 65_536
 LONGEST_SOCKET_NAME: Final = "deltafence-xxxxxxxx/processor-64.sock"
 
 
@@ -77,13 +79,13 @@ class GatewaySettings:
             raise StartRefusedError(str(refusal)) from refusal
 
     def processor_arguments(self, envoy: EnvoySettings, number: int) -> list[str]:
-        """The command line of processor ``number``, from 1; only the first has an HTTP interface.
+        """The command line of processor ``number``, from 1.
 
         Its own drain limit is 0: it is told to stop when the running requests have had their time. A database that the
         environment names stays there, since its address may hold a password and command lines are everybody's to read.
         """
         optional = {
-            "--admin": self.admin if number == 1 else None,
+            "--admin": self.admins[number - 1],
             "--policy": self.policy,
             "--token-file": self.token_file,
             "--journal": None if self.journal == os.environ.get(DATABASE_VARIABLE) else self.journal,
@@ -97,9 +99,28 @@ class GatewaySettings:
             *("--drain-limit", "0s"),
             *("--log-format", str(self.log_format)),
             *(word for replica in self.replicas for word in ("--replica", str(replica))),
+            *(
+                word
+                for place, admin in enumerate(self.admins, 1)
+                if place != number
+                for word in ("--sibling", str(admin.reachable))
+            ),
             *(word for option, value in optional.items() if value is not None for word in (option, str(value))),
             *self.processor_options,
         ]
+
+    @property
+    def admins(self) -> tuple[Address, ...]:
+        """Where each processor serves its pages and metrics: ``admin``, and the ports that follow it.
+
+        Raises StartRefusedError where there are no such ports.
+        """
+        try:
+            return tuple(replace(self.admin, port=self.admin.port + number) for number in range(self.processors))
+        except ValueError as refusal:
+            raise StartRefusedError(
+                f"--admin {self.admin}: each of {self.processors} processors needs a port, and {refusal}"
+            ) from None
 
     def require_shared_journal(self) -> None:
         """Raises StartRefusedError where processes would each keep in memory what they have to agree on."""
@@ -119,6 +140,8 @@ class GatewaySettings:
         Envoy binds with SO_REUSEPORT, so a second gateway of the same user would silently share the port with the first.
         """
         listeners = {"--listen": self.listen, "--admin": self.admin}
+        if self.admin.port:
+            listeners |= {f"--admin, for processor {number}": admin for number, admin in enumerate(self.admins, 1) if number > 1}
         if self.tools:
             listeners["--tools-listen"] = self.tools_listen
         for (one, address), (other, same) in itertools.combinations(listeners.items(), 2):
@@ -145,8 +168,13 @@ def run_directory() -> Iterator[Path]:
         yield Path(name)
 
 
-def free_port(host: str) -> int:
-    """A port that was free a moment ago."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def free_ports(host: str, count: int) -> int:
+    """The first of ``count`` ports in a row that were free a moment ago. Raises StartRefusedError where there is no such row."""
+    for _ in range(FREE_PORTS_TRIES_MAX):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+            first = int(probe.getsockname()[1])
+        row = range(first, first + count)
+        if row.stop <= PORTS_END and all(Address(host=host, port=port).find_obstacle() is None for port in row):
+            return first
+    raise StartRefusedError(f"--admin: found no {count} free ports in a row at {host}; name the first of them yourself")

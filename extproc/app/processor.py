@@ -19,6 +19,7 @@ from extproc.app.route_report import RouteReport
 from extproc.app.status.pages import StatusPages
 from extproc.app.status.replicas import replica_rows
 from extproc.app.status.scrape import Scrape
+from extproc.app.status.siblings import Siblings
 from extproc.app.status.view import Sources
 from extproc.app.stores import KeySettings, Stores, StoreSettings
 from extproc.app.surroundings import Surroundings
@@ -61,6 +62,8 @@ class ProcessorSettings:
     surroundings: Surroundings
     resolver: PolicyResolver
     admin: Address | None = None
+    siblings: tuple[Address, ...] = ()
+    """Admin addresses of the other processes of this gateway."""
     transport: TransportKind = TransportKind.GRPC
     egress_protocol: EgressProtocol = EgressProtocol.H1
     stores: StoreSettings = field(default_factory=StoreSettings)
@@ -156,7 +159,10 @@ class Processor:
             is_ready=lambda: not self._draining,
             before_answers=self._telemetry.observer.tell,
             routes=(report := RouteReport(settings.resolver, settings.surroundings.routes)),
-            pages=[*StatusPages(self._status_sources(report)).routes(), *Scrape(self._telemetry.registry).routes()],
+            pages=[
+                *StatusPages(self._status_sources(report), Siblings(settings.siblings)).routes(),
+                *Scrape(self._telemetry.registry).routes(),
+            ],
         )
 
     async def run(self) -> None:

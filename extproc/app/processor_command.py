@@ -42,6 +42,14 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 )
 @click.option("--route-annotations", is_flag=True, help="Watch the annotations of route objects in Kubernetes.")
 @click.option("--admin", type=ADDRESS, metavar="HOST:PORT", help="Readiness and the journal's facts over HTTP.")
+@click.option(
+    "--sibling",
+    "siblings",
+    multiple=True,
+    type=ADDRESS,
+    metavar="HOST:PORT",
+    help="The --admin of another process of this gateway; the status page shows all of them as one.",
+)
 @click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="The policy of routes that say nothing else.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret shared with the guards.")
 @store_options
@@ -80,6 +88,7 @@ def processor(
     service: ServiceReference | None,
     route_annotations: bool,
     admin: Address | None,
+    siblings: tuple[Address, ...],
     policy: Path | None,
     token_file: Path | None,
     stores: StoreSettings,
@@ -112,6 +121,7 @@ def processor(
         stores=stores,
         keys=keys,
         admin=admin,
+        siblings=siblings,
         transport=transport,
         egress_protocol=egress_protocol,
         health=read_health(hung_after_s=hung_after, interval_s=health_interval),

@@ -34,7 +34,7 @@ STYLES: Final = {
 @click.option("--every", "every_s", type=DURATION, default="1s", show_default=True, help="How often to look.")
 @click.option("--once", is_flag=True, help="Print one look and end. Exit status 1 where the processor does not answer.")
 def top(admin: str, every_s: float, once: bool) -> None:
-    """Watch one processor: replicas with their verdicts, running requests by phase, the last decisions with why.
+    """Watch one gateway: replicas with their verdicts, running requests by phase, the last decisions with why.
 
     Ends with Ctrl-C. Nothing it asks for changes anything.
     """
@@ -85,17 +85,26 @@ def screen(status: dict[str, Any]) -> Group:
 
 def _head(status: dict[str, Any]) -> Text:
     line = Text.assemble(
-        ("deltafence ", "bold"), _word(status["state"]), f"  version {status['version']}, up {span(status['up_s'])}\n"
+        ("deltafence ", "bold"),
+        _word(status["state"]),
+        f"  version {status['version']}, up {span(status['up_s'])}{_processes(status)}\n",
     )
     for phase, number in status["active"].items():
         line.append_text(_word(phase)).append(f" {number}  ")
     for outcome, number in status["ended"].items():
         line.append_text(_word(outcome)).append(f" {number}  ")
+    if status["processes"]["silent"]:
+        line.append(f"\nnot counted, because it does not answer: {', '.join(status['processes']['silent'])}", style="bold red")
     if not status["journal"]["available"]:
         line.append("\nthe journal takes no writes: no answer is begun", style="bold red")
     if status["routes"]["refused"]:
         line.append(f"\n{len(status['routes']['refused'])} policy sources are refused; see /routes", style="yellow")
     return line
+
+
+def _processes(status: dict[str, Any]) -> str:
+    several = status["processes"]["answering"] > 1 or status["processes"]["silent"]
+    return f", {status['processes']['answering']} processes shown as one" if several else ""
 
 
 def _replicas(status: dict[str, Any]) -> Table:

@@ -26,7 +26,13 @@ READABLE_FILE = click.Path(exists=True, dir_okay=False, readable=True, resolve_p
 @click.option(
     "--listen", type=ADDRESS, default="127.0.0.1:8080", show_default=True, help="Where clients connect; port 0 takes a free one."
 )
-@click.option("--admin", type=ADDRESS, default="127.0.0.1:9090", show_default=True, help="The processor's own HTTP interface.")
+@click.option(
+    "--admin",
+    type=ADDRESS,
+    default="127.0.0.1:9090",
+    show_default=True,
+    help="Status page and metrics; further processors take the ports that follow.",
+)
 @click.option("--policy", type=READABLE_FILE, help="The routes' policy; checked before anything starts.")
 @click.option("--token-file", type=READABLE_FILE, help="The secret that the replicas' guards expect.")
 @click.option("--replica-ca", type=READABLE_FILE, help="Authorities (PEM) for https replicas.  [default: the machine's]")

@@ -32,6 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--drain-limit")
     parser.add_argument("--log-format")
     parser.add_argument("--admin")
+    parser.add_argument("--sibling", action="append")
     parser.add_argument("--replica", action="append", required=True)
     parser.add_argument("--policy")
     parser.add_argument("--journal")

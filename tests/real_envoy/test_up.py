@@ -172,7 +172,8 @@ async def test_several_processors_share_the_requests(start_up, replica, client, 
     async with client.stream("POST", f"{url}/v1/chat/completions", json=CHAT) as answer:
         assert await anext(answer.aiter_lines()) == "data: one"
         commands = [command for command in run.survivors().values() if "stub_processor" in command]
-        assert sorted("--admin" in command for command in commands) == [False, True]
+        admins = [int(re.search(r"--admin \S+:(\d+)", command)[1]) for command in commands]
+        assert sorted(admins) == [min(admins), min(admins) + 1]
 
 
 async def test_the_processor_is_told_what_it_needs(start_up, replica, client, tmp_path) -> None:

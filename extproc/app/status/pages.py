@@ -6,9 +6,10 @@ from typing import Any, Final
 from aiohttp import web
 
 from extproc.app.status.rendering import HEADERS, render, style_sheet
-from extproc.app.status.story import number_of, reason_words, sentence, title
+from extproc.app.status.siblings import Siblings
+from extproc.app.status.story import number_of, reason_words, sentence, title, tokens_words
 from extproc.app.status.timeline import draw, length
-from extproc.app.status.view import Sources, facts_line, refused_sources, status_document
+from extproc.app.status.view import Sources, facts_line, status_document
 from extproc.decision.effects import Outcome
 from extproc.journal.interface import JournalQuery, JournalUnavailable
 from extproc.journal.records import OPEN, JournalEvent, RequestFacts, fold_all
@@ -24,10 +25,11 @@ LISTED_MAX: Final = 1_000
 
 
 class StatusPages:
-    """Pages over one processor's sources."""
+    """Pages over one processor's sources, and what its siblings tell of theirs."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, siblings: Siblings | None = None) -> None:
         self._sources = sources
+        self._siblings = siblings or Siblings()
 
     def routes(self) -> list[web.RouteDef]:
         """What the admin server serves of this."""
@@ -44,11 +46,16 @@ class StatusPages:
 
     # --- JSON ---
 
+    async def _gateway(self) -> dict[str, Any]:
+        return await self._siblings.gateway_document(status_document(self._sources))
+
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(status_document(self._sources))
+        """Query: ``processes=own`` leaves the siblings out."""
+        alone = request.query.get("processes") == "own"
+        return web.json_response(status_document(self._sources) if alone else await self._gateway())
 
     async def _replicas(self, request: web.Request) -> web.Response:
-        return web.json_response({"replicas": status_document(self._sources)["replicas"]})
+        return web.json_response({"replicas": (await self._gateway())["replicas"]})
 
     async def _requests(self, request: web.Request) -> web.Response:
         """Query: ``outcome``, ``since_s`` (admitted in the last so many seconds), ``limit``."""
@@ -67,13 +74,19 @@ class StatusPages:
 
     async def _status_page(self, request: web.Request) -> web.Response:
         refresh = request.query.get("refresh") != "off"
-        return _page("status.html", status=status_document(self._sources), refresh_s=REFRESH_S if refresh else None)
+        return _page("status.html", status=await self._gateway(), refresh_s=REFRESH_S if refresh else None)
 
     async def _routes_page(self, request: web.Request) -> web.Response:
         report = self._sources.routes()
         routes = [_route_table("routes that say nothing else", report["default"])]
         routes += [_route_table(entry["name"], entry) for entry in report["routes"]]
-        return _page("routes.html", routes=routes, refused=refused_sources(report), watches=report["watches"], built_in=BUILT_IN)
+        return _page(
+            "routes.html",
+            routes=routes,
+            refused=(await self._gateway())["routes"]["refused"],
+            watches=report["watches"],
+            built_in=BUILT_IN,
+        )
 
     async def _find(self, request: web.Request) -> web.Response:
         request_id = request.query.get("id", "").strip()
@@ -109,6 +122,7 @@ def _story(facts: RequestFacts, events: Sequence[JournalEvent], now_ms: int) -> 
         "facts": facts,
         "title": title(facts),
         "reason": reason_words(facts) if facts.outcome else None,
+        "tokens": tokens_words(facts),
         "trace_id": trace_id_of(events[0]),
         "took": length((facts.ended_at_ms or now_ms) - facts.admitted_at_ms),
         "timeline": draw(facts, events, now_ms),

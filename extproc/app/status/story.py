@@ -66,7 +66,7 @@ REASONS: Final[dict[str, str]] = {
 
 def title(facts: RequestFacts) -> str:
     """One line: how it ended, or where it is."""
-    tokens = _tokens(facts.delivered_output_tokens)
+    tokens = tokens_words(facts)
     if facts.outcome is not None and facts.traits.get("mode") == Mode.OBSERVE:
         return f"Only observed: {facts.outcome} after {tokens}, {reason_words(facts)}"
     match facts.outcome:
@@ -163,10 +163,18 @@ def _repeat_refused(event: JournalEvent, facts: RequestFacts) -> str:
 def _ended(event: JournalEvent, facts: RequestFacts) -> str:
     if "enforce_would" in event.detail:
         return _observed_end(event, facts)
-    tokens = _tokens(facts.delivered_output_tokens)
+    tokens = tokens_words(facts)
     match facts.outcome:
         case Outcome.COMPLETED:
             return f"The answer is complete: {tokens} delivered."
+        case Outcome.INTERRUPTED if facts.reason == PROCESSOR_LOST:
+            return (
+                f"The answer broke off: {reason_words(facts)}. The client has {tokens} and a connection that broke: nobody was "
+                "left to send it an error event. Because part of it may have been delivered, the request was not repeated."
+            )
+        case Outcome.FAILED if facts.reason == PROCESSOR_LOST:
+            told = "It was told so by Envoy (503), or its connection broke."
+            return f"The client got nothing of an answer: {reason_words(facts)}. {told}"
         case Outcome.INTERRUPTED:
             return (
                 f"The answer broke off: {reason_words(facts)}. The client has {tokens}, then got one error event "
@@ -191,11 +199,15 @@ def _observed_end(event: JournalEvent, facts: RequestFacts) -> str:
     """Of a request that was only watched (mode ``observe``)."""
     would = str(event.detail["enforce_would"])
     words = WOULDS.get(would, would).format(code=event.detail.get("enforce_code"))
-    tokens = _tokens(facts.delivered_output_tokens)
+    tokens = tokens_words(facts)
     return f"Only observed: {facts.outcome}, {reason_words(facts)}; the client was sent {tokens}. {words}"
 
 
-def _tokens(number: int) -> str:
+def tokens_words(facts: RequestFacts) -> str:
+    """How much the client was given; nobody knows it where the processor that counted is gone."""
+    if facts.delivered_output_tokens_source == "unknown":
+        return "an unknown number of output tokens"
+    number = facts.delivered_output_tokens
     return f"{number} output token" if number == 1 else f"{number} output tokens"
 
 

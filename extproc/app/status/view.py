@@ -34,12 +34,13 @@ class Sources:
 
 
 def status_document(sources: Sources) -> dict[str, Any]:
-    """The JSON of ``GET /deltafence/v1/status``, and what the status page is made of."""
+    """What this process knows: the JSON of ``GET /deltafence/v1/status``, and what the status page is made of."""
     recent, now_ms = sources.recent, sources.wall_ms()
     phases = Counter(story.facts.phase for story in recent.running)
     routes = sources.routes()
     return {
         "version": __version__,
+        "processes": {"answering": 1, "silent": []},
         "state": "draining" if sources.is_draining() else "serving",
         "up_s": round((now_ms - sources.started_at_ms) / 1000, 1),
         "at_ms": now_ms,

@@ -123,6 +123,11 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   - --socket=/run/deltafence/processor-{{ add1 $number }}.sock
   - --egress=/run/deltafence/egress.sock
   - --admin=0.0.0.0:{{ $admin }}
+  {{- range $other := until (int $.Values.processor.count) }}
+  {{- if ne $other $number }}
+  - --sibling=127.0.0.1:{{ add 9090 $other }}
+  {{- end }}
+  {{- end }}
   {{- if include "deltafence.watchesSlices" $ }}
   - --service={{ include "deltafence.upstreamNamespace" $ }}/{{ $.Values.upstream.service.name }}:{{ $.Values.upstream.service.port | int64 }}
   {{- else }}

@@ -1,6 +1,7 @@
 """An admin server over a journal and telemetry that a test fills."""
 
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from extproc.app.route_report import RouteReport
 from extproc.app.status.pages import StatusPages
 from extproc.app.status.replicas import replica_rows
 from extproc.app.status.scrape import Scrape
+from extproc.app.status.siblings import Siblings
 from extproc.app.status.view import Sources
 from extproc.journal.memory import MemoryJournal
 from extproc.journal.records import JournalEvent
@@ -49,9 +51,9 @@ class Admin:
             self.telemetry.observer.saw(event)
 
 
-@pytest.fixture
-async def admin() -> AsyncIterator[Admin]:
-    admin = Admin()
+@asynccontextmanager
+async def serving(admin: Admin, siblings: Siblings | None = None) -> AsyncIterator[Admin]:
+    """Its server on a free port."""
     admin.telemetry.watch_journal(admin.journal)
     report = RouteReport(admin.resolver, None)
     sources = Sources(
@@ -67,7 +69,7 @@ async def admin() -> AsyncIterator[Admin]:
         journal=admin.journal,
         is_ready=lambda: not admin.draining,
         routes=report,
-        pages=[*StatusPages(sources).routes(), *Scrape(admin.telemetry.registry).routes()],
+        pages=[*StatusPages(sources, siblings).routes(), *Scrape(admin.telemetry.registry).routes()],
     )
     port = unused_port()
     await server.start("127.0.0.1", port)
@@ -75,6 +77,12 @@ async def admin() -> AsyncIterator[Admin]:
     yield admin
     await server.stop()
     await admin.telemetry.close()
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[Admin]:
+    async with serving(Admin()) as admin:
+        yield admin
 
 
 @pytest.fixture

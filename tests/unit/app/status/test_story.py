@@ -10,9 +10,9 @@ from extproc.decision.effects import Outcome
 from extproc.decision.events import Deadline
 from extproc.decision.gates import Gate
 from extproc.decision.lease import FenceProof
-from extproc.journal.records import EventKind, fold_all
+from extproc.journal.records import EventKind, fold_all, lost_event
 from extproc.processor.observation import Would
-from tests.unit.telemetry.events import INTERRUPTED, REFUSED, REPEATED, admitted, happened
+from tests.unit.telemetry.events import BEGIN_MS, INTERRUPTED, REFUSED, REPEATED, admitted, happened
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,20 @@ def test_an_interruption_says_what_the_client_has_and_why_it_was_not_repeated() 
     assert "The client has 12 output tokens, then got one error event (upstream_decode_interrupted)" in last
     assert "Because part of it was delivered, the request was not repeated." in last
     assert story.title(fold_all(INTERRUPTED)) == "Interrupted after 12 output tokens: the connection to the replica was lost"
+
+
+def test_a_lost_processor_promises_the_client_nothing_that_nobody_could_send() -> None:
+    """Who takes a request over knows neither how much arrived nor of any error event."""
+    begun = INTERRUPTED[:3]
+    interrupted = told([*begun, lost_event(fold_all(begun), BEGIN_MS + 5_000)])[-1]
+    assert "the processor that served it is gone" in interrupted
+    assert "an unknown number of output tokens and a connection that broke" in interrupted
+    assert "got one error event" not in interrupted
+    assert "the request was not repeated" in interrupted
+    waiting = INTERRUPTED[:2]
+    failed = told([*waiting, lost_event(fold_all(waiting), BEGIN_MS + 5_000)])[-1]
+    assert "The client got nothing of an answer: the processor that served it is gone." in failed
+    assert "replica's own error" not in failed
 
 
 def test_a_refused_repeat_says_which_gate_refused() -> None:
