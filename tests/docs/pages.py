@@ -19,15 +19,32 @@ class Command:
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    """The contents of a page's blocks in a language; ``""`` for blocks that name none."""
+    return [
+        text
+        for named, text in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        if named == language
+    ]
 
 
 def commands(page: Path) -> Iterator[Command]:
     """Every command of every console block, in order."""
     for block in blocks(page, "console"):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        for part in re.split(r"^\$ ", block.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
             line, _, output = part.partition("\n")
             yield Command(line, output)
+
+
+def shell_lines(page: Path) -> list[str]:
+    """Every line of the blocks that hold commands alone, without prompt or output."""
+    held = [*blocks(page, "sh"), *blocks(page, "")]
+    return [line.partition(" # ")[0].strip() for block in held for line in block.replace("\\\n", " ").splitlines()]
+
+
+def inline_code(page: Path) -> list[str]:
+    """What stands between backquotes in the text."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", text)
 
 
 def anchors(page: Path) -> set[str]:
