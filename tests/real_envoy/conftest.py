@@ -23,6 +23,7 @@ from extproc.app.children import Child, start_child
 from extproc.app.envoy_config import EnvoySettings, render
 from extproc.app.envoy_process import EnvoyAdmin, envoy_command, find_envoy
 from extproc.processor import protobuf
+from tests.real_envoy.apart import Starter, StartGateway
 
 
 @pytest.fixture(name="eventually")
@@ -245,3 +246,10 @@ async def start_envoy(run_directory: Path) -> AsyncIterator[Callable[..., Awaita
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(timeout=30) as client:
         yield client
+
+
+@pytest.fixture
+async def start_gateway(start_envoy: Any, run_directory: Path) -> AsyncIterator[StartGateway]:
+    """Envoy and real processors, started apart: see apart.py."""
+    async with AsyncExitStack() as stack:
+        yield Starter(stack=stack, directory=run_directory, start_envoy=start_envoy, eventually=eventually).start
