@@ -109,6 +109,7 @@ class PolicyResolver:
     def __init__(self, *, default: Layer | None = None, route_annotations: RouteAnnotations | None = None) -> None:
         """``default`` is the default file's layer; raises PolicyError where it doesn't fit the built-in defaults."""
         self._default: Final = built_in() if default is None else laid_over(built_in(), default)
+        self._watches_objects: Final = route_annotations is not None
         self._route_annotations: Final[RouteAnnotations] = route_annotations or NoRouteAnnotations()
         self._cached: Final = lru_cache(maxsize=CACHED_ROUTES_MAX)(self._resolved)
         self._seen: Final[dict[tuple[str, str], str]] = {}
@@ -127,23 +128,24 @@ class PolicyResolver:
         route = (route_name, route_metadata)
         if route in self._seen or len(self._seen) < CACHED_ROUTES_MAX:
             self._seen[route] = initial_metadata
-        return self._cached(initial_metadata, route_metadata, self._route_annotations.revision)
+        return self._cached(initial_metadata, *route, self._route_annotations.revision)
 
     def seen(self) -> list[tuple[str, EffectivePolicy]]:
         """Name and policy in force now of every route that a request came by. Meshes may give several routes one name."""
         revision = self._route_annotations.revision
         return [
-            (route_name, self._cached(initial_metadata, route_metadata, revision))
-            for (route_name, route_metadata), initial_metadata in self._seen.items()
+            (route[0], self._cached(initial_metadata, *route, revision)) for route, initial_metadata in self._seen.items()
         ]
 
-    def _resolved(self, initial_metadata: str, route_metadata: str, _revision: int) -> EffectivePolicy:
+    def _resolved(self, initial_metadata: str, route_name: str, route_metadata: str, _revision: int) -> EffectivePolicy:
         errors: list[SourceError] = []
         metadata = RouteMetadata()
         try:
-            metadata = read_metadata(route_metadata)
+            metadata = read_metadata(route_metadata, route_name=route_name)
         except PolicyError as error:
             errors.append(SourceError(source=ROUTE_METADATA, problems=error.problems))
+        if metadata.object_unknown is not None and self._watches_objects:
+            errors.append(SourceError(source=ROUTE_METADATA, problems=(metadata.object_unknown,)))
         if metadata.route_object is not None and (refused := self._route_annotations.problems(metadata.route_object)):
             errors.append(SourceError(source=str(metadata.route_object), problems=refused))
         effective = self._default
