@@ -48,10 +48,9 @@ def lint_command(files: tuple[str, ...], default_file: str | None, as_json: bool
 def _print_lint(name: str, result: LintResult) -> None:
     for finding in result.findings:
         click.echo(f"{name}: {finding}")
-    if not result.checked:
-        click.echo(f"{name}: nothing of deltafence's in it")
-    elif not result.findings:
-        click.echo(f"{name}: ok ({', '.join(result.checked)})")
+    if not result.findings:
+        found = f"ok ({', '.join(result.checked)})" if result.checked else "nothing of deltafence's in it"
+        click.echo(f"{name}: {found}")
 
 
 def _lint_json(results: dict[str, LintResult]) -> dict[str, object]:
@@ -87,9 +86,10 @@ def show_command(file: str | None, as_json: bool) -> None:
 @click.option("--admin", default="http://127.0.0.1:9090", show_default=True, metavar="URL", help="A processor's own address.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the processor says.")
 def explain_command(route: str | None, admin: str, as_json: bool) -> None:
-    """Show what is in force for a route that a running processor has seen, each key's source, and what was refused.
+    """Show what a running processor has in force for a route, each key's source, and what was refused.
 
-    Without --route: for every route. Exit status 1 where the processor knows no such route.
+    It knows the routes that requests came by, and the annotated objects that it watches. Without --route: all of them, and the
+    default of the others. Exit status 1 where the processor knows no such route.
     """
     report = _report_of(admin)
     routes = [entry for entry in report["routes"] if route is None or _is_meant(entry, route)]
@@ -97,16 +97,23 @@ def explain_command(route: str | None, admin: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**report, "routes": routes, "objects": objects}, indent=2))
     else:
+        if route is None:
+            _print_policy("# default, of every route that says nothing itself", report["default"])
         for entry in routes:
-            _print_route(entry)
+            _print_policy(f"# route {entry['name']}{' of ' + entry['object'] if entry['object'] else ''}", entry)
+        used = {entry["object"] for entry in routes}
         for entry in objects:
+            if entry["object"] not in used:
+                _print_policy(f"# {entry['object']}, by which no request has come yet", entry)
             for problem in entry["refused"]:
                 click.echo(f"# refused on {entry['object']}, the last good annotations stay: {problem}")
         for watch in report["watches"]:
-            if watch["standing"] != "current":
+            if watch["standing"] not in ("current", "absent"):
                 click.echo(f"# {watch['collection']}: {watch['standing']}, {watch['age_s']} s old: {watch['trouble']}")
     if route is not None and not routes and not objects:
-        raise click.ClickException(f"no request has come by a route {route!r} yet; known: {_known(report)}")
+        raise click.ClickException(
+            f"no request has come by a route {route!r} yet, and no object of that name is annotated; known: {_known(report)}"
+        )
 
 
 def _report_of(admin: str) -> Any:  # noqa: ANN401  (JSON)
@@ -129,8 +136,8 @@ def _known(report: dict[str, Any]) -> str:
     return ", ".join(dict.fromkeys(names)) or "none"
 
 
-def _print_route(entry: dict[str, Any]) -> None:
-    click.echo(f"# route {entry['name']}{' of ' + entry['object'] if entry['object'] else ''}")
+def _print_policy(title: str, entry: dict[str, Any]) -> None:
+    click.echo(title)
     for line in _commented_lines(entry["policy"], entry["sources"]):
         click.echo(line)
     for error in entry["errors"]:

@@ -1,10 +1,14 @@
 """What ``GET /deltafence/v1/routes`` says: which policy is in force where, each key's source, and what was refused."""
 
+from dataclasses import replace
 from typing import Any
 
 from extproc.app.surroundings import RouteWatch
+from extproc.routes.annotations import read_annotations
 from extproc.routes.document import document_of
-from extproc.routes.resolution import EffectivePolicy, PolicyResolver
+from extproc.routes.kubernetes_annotations import AnnotatedObject
+from extproc.routes.resolution import EffectivePolicy, PolicyResolver, laid_over
+from extproc.routes.route_metadata import RouteObject
 
 
 class RouteReport:
@@ -28,12 +32,18 @@ class RouteReport:
             return []
         return [
             {
-                "object": str(route_object),
                 "annotations_in_force": dict(annotated.good),
                 "refused": [str(problem) for problem in annotated.problems],
+                **encoded(self._of_object(route_object, annotated)),
             }
             for route_object, annotated in self._watch.annotations.objects.items()
         ]
+
+    def _of_object(self, route_object: RouteObject, annotated: AnnotatedObject) -> EffectivePolicy:
+        """What its annotations lead to, whether a request has come by it or not; what Envoy's route says itself is not in it."""
+        default = replace(self._resolver.default, route_object=route_object)
+        layer = read_annotations(annotated.good, source=str(route_object))
+        return default if layer is None else laid_over(default, layer)
 
     def _watches(self) -> list[dict[str, Any]]:
         return [

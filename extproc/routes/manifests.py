@@ -50,6 +50,9 @@ class LintResult:
 
 def lint(text: str, *, base: Policy = DEFAULT_POLICY) -> LintResult:
     """Checks a policy document, or every route object in a stream of Kubernetes manifests, against ``base``."""
+    if not text.strip():
+        problem = Problem(path="", problem="is empty", fix="look whether what should have written it failed")
+        return LintResult(checked=(), findings=(Finding(subject="input", problem=problem),))
     try:
         manifests = _manifests(text)
     except PolicyError as error:
@@ -60,7 +63,8 @@ def lint(text: str, *, base: Policy = DEFAULT_POLICY) -> LintResult:
     findings: list[Finding] = []
     for manifest in manifests:
         subject = _subject(manifest)
-        annotations = _annotations(manifest)
+        findings += _mistaken_labels(subject, manifest)
+        annotations = _strings(manifest, "annotations")
         if any(name.startswith((PREFIX, ENVOY_GATEWAY_PREFIX)) for name in annotations):
             checked.append(subject)
             findings += _lint_object(str(manifest["kind"]), subject, annotations, base)
@@ -119,9 +123,21 @@ def _subject(manifest: dict[str, Any]) -> str:
     return f"{manifest['kind']} {f'{namespace}/{name}' if namespace else name}"
 
 
-def _annotations(manifest: dict[str, Any]) -> dict[str, object]:
-    annotations = _metadata(manifest).get("annotations")
-    return {str(name): value for name, value in annotations.items()} if isinstance(annotations, dict) else {}
+def _strings(manifest: dict[str, Any], key: str) -> dict[str, object]:
+    """The object's annotations or labels; what should be a string may be anything here."""
+    values = _metadata(manifest).get(key)
+    return {str(name): value for name, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _is_policy_key(name: str, prefix: str) -> bool:
+    return name.startswith(prefix) and name.removeprefix(prefix) in (DOCUMENT_KEY, *PATHS)
+
+
+def _mistaken_labels(subject: str, manifest: dict[str, Any]) -> Iterator[Finding]:
+    for name in _strings(manifest, "labels"):
+        if _is_policy_key(name, PREFIX):
+            problem = Problem(path=name, problem="is a label, which nobody reads", fix="write it as an annotation")
+            yield Finding(subject=subject, problem=problem)
 
 
 def _lint_object(kind: str, subject: str, annotations: dict[str, object], base: Policy) -> Iterator[Finding]:
@@ -132,7 +148,7 @@ def _lint_object(kind: str, subject: str, annotations: dict[str, object], base: 
         if prefix is None:
             continue
         if prefix not in read_prefixes:
-            if name.removeprefix(prefix) in (DOCUMENT_KEY, *PATHS):
+            if _is_policy_key(name, prefix):
                 yield Finding(subject=subject, problem=_misplaced(name, kind, prefix))
         elif isinstance(value, str):
             strings[name] = value
@@ -150,4 +166,4 @@ def _lint_object(kind: str, subject: str, annotations: dict[str, object], base: 
 
 def _misplaced(name: str, kind: str, prefix: str) -> Problem:
     kinds = [route_kind for route_kind, prefixes in ROUTE_KINDS.items() if prefix in prefixes]
-    return Problem(path=name, problem=f"has no effect on a {kind}", fix=f"put it on the route: {', '.join(kinds)}")
+    return Problem(path=name, problem=f"has no effect on objects of kind {kind}", fix=f"put it on the route: {', '.join(kinds)}")

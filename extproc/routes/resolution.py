@@ -133,9 +133,7 @@ class PolicyResolver:
     def seen(self) -> list[tuple[str, EffectivePolicy]]:
         """Name and policy in force now of every route that a request came by. Meshes may give several routes one name."""
         revision = self._route_annotations.revision
-        return [
-            (route[0], self._cached(initial_metadata, *route, revision)) for route, initial_metadata in self._seen.items()
-        ]
+        return [(route[0], self._cached(initial_metadata, *route, revision)) for route, initial_metadata in self._seen.items()]
 
     def _resolved(self, initial_metadata: str, route_name: str, route_metadata: str, _revision: int) -> EffectivePolicy:
         errors: list[SourceError] = []

@@ -102,7 +102,7 @@ def test_show_refuses_a_bad_policy_with_every_problem(bad: str) -> None:
 
 
 REPORT = {
-    "default": {},
+    "default": {"policy": {"tools": "refuse"}, "sources": {"tools": "file policy.yaml"}, "errors": []},
     "routes": [
         {
             "name": "httproute/llm/chat/rule/0",
@@ -117,12 +117,19 @@ REPORT = {
         {"name": "own", "object": None, "policy": {}, "sources": {}, "errors": []},
     ],
     "objects": [
-        {"object": "HTTPRoute llm/chat", "annotations_in_force": {}, "refused": ["deltafence.io/tools: no"]},
-        {"object": "HTTPRoute llm/other", "annotations_in_force": {}, "refused": []},
+        {"object": "HTTPRoute llm/chat", "refused": ["deltafence.io/tools: no"], "policy": {}, "sources": {}, "errors": []},
+        {
+            "object": "HTTPRoute llm/other",
+            "refused": [],
+            "policy": {"mode": "off"},
+            "sources": {"mode": "annotation deltafence.io/mode of HTTPRoute llm/other"},
+            "errors": [],
+        },
     ],
     "watches": [
         {"collection": "httproutes", "standing": "stale", "age_s": 12.5, "trouble": "away"},
         {"collection": "grpcroutes", "standing": "current", "age_s": 0.1, "trouble": ""},
+        {"collection": "virtualservices", "standing": "absent", "age_s": None, "trouble": "404"},
     ],
 }
 
@@ -159,10 +166,23 @@ def test_explain_finds_a_route_by_any_of_its_names(admin: str, name: str) -> Non
     assert "# httproutes: stale, 12.5 s old: away" in result.output
     assert "grpcroutes" not in result.output
     assert "own" not in result.output
+    assert "virtualservices" not in result.output, "what is not installed can't be annotated"
 
 
-def test_explain_shows_every_route(admin: str) -> None:
-    assert "# route own\n" in run("explain", "--admin", admin).output
+def test_explain_shows_an_annotated_object_before_its_first_request(admin: str) -> None:
+    result = run("explain", "--route", "other", "--admin", admin)
+    assert result.exit_code == 0
+    title, policy, *_ = result.output.splitlines()
+    assert title == "# HTTPRoute llm/other, by which no request has come yet"
+    assert policy.startswith('mode: "off" ')
+    assert policy.endswith("  # annotation deltafence.io/mode of HTTPRoute llm/other")
+
+
+def test_explain_shows_every_route_and_the_default_of_the_others(admin: str) -> None:
+    output = run("explain", "--admin", admin).output
+    assert output.startswith("# default, of every route that says nothing itself\ntools:")
+    assert "# route own\n" in output
+    assert "# HTTPRoute llm/other, by which" in output
     assert len(json.loads(run("explain", "--json", "--admin", admin).output)["routes"]) == 2
 
 

@@ -149,6 +149,7 @@ async def test_a_refused_annotation_keeps_the_last_good_one_and_its_author_is_to
         (annotated,) = document["objects"]
         assert annotated["object"] == "HTTPRoute llm/chat"
         assert annotated["annotations_in_force"] == {"deltafence.io/max-attempts": "3"}
+        assert annotated["policy"]["on_upstream_failure"]["before_first_delta"]["max_attempts"] == 3
         assert annotated["refused"][0].startswith("deltafence.io/max-attempts: ")
         (seen,) = document["routes"]
         assert (seen["name"], seen["object"]) == ("chat-rule", "HTTPRoute llm/chat")

@@ -60,7 +60,7 @@ def test_k8_01_an_unquoted_value_is_refused_as_the_api_refuses_it(value: str, se
 
 def test_a_policy_on_an_object_that_is_no_route_has_no_effect_and_is_said_so() -> None:
     assert findings(route('deltafence.io/mode: "off"', "Gateway")) == [
-        "Gateway default/chat: deltafence.io/mode: has no effect on a Gateway; "
+        "Gateway default/chat: deltafence.io/mode: has no effect on objects of kind Gateway; "
         "put it on the route: HTTPRoute, GRPCRoute, VirtualService"
     ]
     assert "HTTPRoute, GRPCRoute" in findings(route("gateway.envoyproxy.io/deltafence.mode: enforce", "VirtualService"))[0]
@@ -68,6 +68,21 @@ def test_a_policy_on_an_object_that_is_no_route_has_no_effect_and_is_said_so() -
 
 def test_annotations_that_pods_carry_for_other_reasons_are_left_alone() -> None:
     assert findings(route("deltafence.io/model-revision: abc", "Pod")) == []
+
+
+def test_a_policy_key_among_the_labels_is_a_mistake() -> None:
+    text = route("{}").replace(
+        "annotations:", "labels: {deltafence.io/max-attempts: '3', deltafence.io/replica: 'true'}\n  annotations:"
+    )
+    assert findings(text) == [
+        "HTTPRoute default/chat: deltafence.io/max-attempts: is a label, which nobody reads; write it as an annotation"
+    ]
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_no_text_is_refused_since_what_should_have_written_it_may_have_failed(text: str) -> None:
+    """`helm template ... | deltafence policy lint -` must not pass where helm failed."""
+    assert findings(text) == ["input: document: is empty; look whether what should have written it failed"]
 
 
 def test_lists_and_streams_are_unpacked() -> None:
