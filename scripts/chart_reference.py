@@ -3,6 +3,7 @@
 - deploy/k8s/chart/README.md: the table of values, from the comments in values.yaml
 - deploy/k8s/chart/values.schema.json: the policy's schema in it, from proto/policy.schema.json
 - deploy/k8s/chart/files/*.json: the parts of Envoy's configuration that a mesh's own Envoy is given, from envoy/envoy.yaml.j2
+- deploy/k8s/chart/files/policy-relations.json: what must hold between a policy's keys, with their defaults
 - deploy/k8s/chart/files/alerts.yaml and grafana-dashboard.json: copies of those in deploy/observability, because Helm reads
   nothing outside a chart
 """
@@ -17,7 +18,10 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.envoy_config import EnvoySettings, render
+from extproc.app.envoy_config import OBSERVE_FILTER, EnvoySettings, GenerationRoute, render
+from extproc.decision.policy import Mode
+from extproc.routes.document import RELATIONS
+from extproc.routes.schema import LEAVES
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "deploy" / "k8s" / "chart"
@@ -79,7 +83,7 @@ def fresh_schema(text: str) -> str:
 
 RUN = Path("/run/deltafence")
 EXT_PROC = "envoy.filters.http.ext_proc"
-ENVOY_PARTS = ("egress-listener", "replicas-cluster", "processor-cluster", "ext-proc-filter")
+ENVOY_PARTS = ("egress-listener", "replicas-cluster", "processor-cluster", "ext-proc-filter", "observe-filter")
 
 
 def envoy_parts() -> dict[str, dict[str, Any]]:
@@ -90,17 +94,19 @@ def envoy_parts() -> dict[str, dict[str, Any]]:
         processor_sockets=(RUN / "processor-1.sock",),
         egress_socket=RUN / "egress.sock",
         admin_socket=RUN / "envoy-admin.sock",
+        routes=(GenerationRoute(name="any", path="/", default_mode=Mode.OBSERVE),),
     )
     resources = YAML(typ="safe").load(render(settings))["static_resources"]
     front, egress = resources["listeners"]
     clusters = {cluster["name"]: cluster for cluster in resources["clusters"]}
     filters = front["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
-    (ext_proc,) = [entry for entry in filters if entry["name"] == EXT_PROC]
+    by_name = {entry["name"]: entry for entry in filters}
     parts = {
         "egress-listener": egress,
         "replicas-cluster": clusters["replicas"],
         "processor-cluster": clusters["processor"],
-        "ext-proc-filter": ext_proc,
+        "ext-proc-filter": by_name[EXT_PROC],
+        "observe-filter": by_name[OBSERVE_FILTER],
     }
     text = json.dumps(parts)
     for ours in ("replicas", "processor"):
@@ -118,6 +124,21 @@ def fresh_part(name: str) -> Callable[[str], str]:
     return lambda _text: json.dumps(envoy_parts()[name], indent=2) + "\n"
 
 
+def fresh_relations(_text: str) -> str:
+    """The whole file: each relation's two keys by their sections, and what they are where a policy doesn't say."""
+    rows = [
+        {
+            "lower": relation.lower.split("."),
+            "lowerDefault": LEAVES[relation.lower].default,
+            "upper": relation.upper.split("."),
+            "upperDefault": LEAVES[relation.upper].default,
+            "fix": relation.fix,
+        }
+        for relation in RELATIONS
+    ]
+    return json.dumps(rows, indent=2) + "\n"
+
+
 def fresh_copy(name: str) -> Callable[[str], str]:
     """The whole file as deploy/observability has it."""
     return lambda _text: (OBSERVABILITY / name).read_text(encoding="utf-8")
@@ -126,6 +147,7 @@ def fresh_copy(name: str) -> Callable[[str], str]:
 FRESH: dict[Path, Callable[[str], str]] = {
     README: fresh_readme,
     SCHEMA: fresh_schema,
+    CHART / "files" / "policy-relations.json": fresh_relations,
     **{CHART / "files" / f"{name}.json": fresh_part(name) for name in ENVOY_PARTS},
     **{CHART / "files" / name: fresh_copy(name) for name in COPIED},
 }

@@ -137,7 +137,8 @@ class EnvoySettings:
     client_stall_ms_max: int = 10_000
     """How long a client may keep its TCP window closed; pauses of a reader that a person would call slow stay below."""
     idle_s_max: int = 900
-    """Silence on a stream, the wait for its first delta included, before Envoy answers 504; above every policy's own deadline."""
+    """Silence on a stream, the wait for its first delta included, before Envoy answers 504. Every policy's own deadline must be
+    below it."""
     stream_s_max: int = 3600
     """The longest life of a stream."""
     upload_s_max: int = 120

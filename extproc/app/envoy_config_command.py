@@ -8,7 +8,7 @@ import click
 
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.envoy_config import GENERATION_ROUTES, EnvoySettings, GenerationRoute, ToolEndpoint, render
-from extproc.app.parameters import ADDRESS, REPLICA, TOOL_OPTION
+from extproc.app.parameters import ADDRESS, DURATION, REPLICA, TOOL_OPTION
 from extproc.decision.policy import Mode
 from extproc.routes.document import layer_of
 from extproc.routes.plain_tree import read_tree
@@ -38,6 +38,20 @@ SOCKET = click.Path(path_type=Path)
 @click.option("--replica-ca", type=click.Path(path_type=Path), help="Authorities (PEM) for https replicas.")
 @click.option("--heap-bytes-max", type=click.IntRange(1), default=1 << 30, show_default=True, help="Where Envoy sheds load.")
 @click.option("--max-streams", type=click.IntRange(1), default=10_000, show_default=True, help="More at once get 503.")
+@click.option(
+    "--stream-idle",
+    type=DURATION,
+    default="15m",
+    show_default=True,
+    help="Silence, the wait for a first delta included, before 504; above every policy's deadlines.first_delta_ms.",
+)
+@click.option(
+    "--stream-max",
+    type=DURATION,
+    default="1h",
+    show_default=True,
+    help="The longest life of a stream; above every policy's deadlines.total_ms.",
+)
 @click.option("--output", default=STANDARD_OUTPUT, show_default=True, metavar="FILE", help="Where to write it.")
 def envoy_config(
     *,
@@ -54,6 +68,8 @@ def envoy_config(
     replica_ca: Path | None,
     heap_bytes_max: int,
     max_streams: int,
+    stream_idle: float,
+    stream_max: float,
     output: str,
 ) -> None:
     """Write the configuration file for an Envoy 1.40. Ends with the reason where a value can't work."""
@@ -74,6 +90,8 @@ def envoy_config(
             replica_ca=replica_ca,
             heap_bytes_max=heap_bytes_max,
             streams_max=max_streams,
+            idle_s_max=round(stream_idle),
+            stream_s_max=round(stream_max),
         )
         text = render(settings)
         if output == STANDARD_OUTPUT:

@@ -140,7 +140,7 @@ def set_leaf(document: Document, path: str, value: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Relation:
+class Relation:
     """``lower`` may not exceed ``upper``; the same relations are asserted in decision/policy.py."""
 
     lower: str
@@ -148,18 +148,18 @@ class _Relation:
     fix: str
 
 
-_RELATIONS: Final = (
-    _Relation(
+RELATIONS: Final = (
+    Relation(
         lower="lease.cancel_timeout_ms",
         upper="lease.ttl_ms",
         fix="lower lease.cancel_timeout_ms or raise lease.ttl_ms: the lease's end is a fence anyway",
     ),
-    _Relation(
+    Relation(
         lower="deadlines.first_delta_ms",
         upper="deadlines.total_ms",
         fix="lower deadlines.first_delta_ms or raise deadlines.total_ms: the first delta is part of the answer",
     ),
-    _Relation(
+    Relation(
         lower="keep_alive.after_ms",
         upper="deadlines.first_delta_ms",
         fix="lower keep_alive.after_ms, or set 0 to switch keep-alive off: after the deadline nothing is left to keep alive",
@@ -171,7 +171,7 @@ def _check_relations(merged: Document, layer: Layer) -> None:
     values = dict(leaf_values(merged))
     named = dict(leaf_values(layer.document))
     problems = []
-    for relation in _RELATIONS:
+    for relation in RELATIONS:
         lower, upper = values[relation.lower], values[relation.upper]
         if lower > upper:
             path = relation.upper if relation.lower not in named else relation.lower

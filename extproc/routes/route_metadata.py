@@ -6,9 +6,10 @@ tests). Three parts of it are read:
 - ``filter_metadata["deltafence"]``, our own namespace: one key, ``policy``, that holds a document as text or as a structure;
 - ``filter_metadata["envoy-gateway"]``: kind, namespace and name of the route's object, and the annotations that were copied
   (those under ``gateway.envoyproxy.io/``, without that prefix);
-- ``filter_metadata["istio"]``: the path of the route's object. In place of an HTTPRoute Istio names the VirtualService that it made
-  for a gateway and host, of however many HTTPRoutes; but it calls the routes in it ``<namespace>.<HTTPRoute>.<rule's number>``,
-  unless the rule has a name (pilot/pkg/config/kube/gateway/conversion.go and route_collections.go).
+- ``filter_metadata["istio"]``: the path of the route's object. In place of an HTTPRoute Istio names the VirtualService that it
+  made for a gateway and host, of however many HTTPRoutes; but it calls the routes in it
+  ``<namespace>.<HTTPRoute>.<rule's number>``, unless the rule has a name (pilot/pkg/config/kube/gateway/conversion.go and
+  route_collections.go).
 """
 
 import re

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,7 @@ class LocalPod:
     directory: Path
     ports: Mapping[int, int]
     """Container port to the port that stands for it here."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: MutableMapping[str, str] = field(default_factory=dict)
     """What its containers are told besides this process's own environment."""
     processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
@@ -107,13 +107,13 @@ class LocalPod:
 
 
 @asynccontextmanager
-async def local_pod(config: Mapping[str, str], environment: Mapping[str, str]) -> AsyncIterator[LocalPod]:
+async def local_pod(config: Mapping[str, str]) -> AsyncIterator[LocalPod]:
     """An empty pod whose ConfigMap holds ``config``; whatever still runs at the end is killed.
 
     In a directory of its own below /tmp: socket paths must be short.
     """
     directory = Path(tempfile.mkdtemp(prefix="pod-", dir="/tmp"))
-    pod = LocalPod(directory=directory, environment=environment, ports={port: free_port() for port in (8080, 9090, 9091)})
+    pod = LocalPod(directory=directory, ports={port: free_port() for port in (8080, 8081, 9090, 9091)})
     (directory / "deltafence" / "run").mkdir(parents=True)
     (directory / "deltafence" / "etc").mkdir()
     for name, text in config.items():

@@ -41,8 +41,18 @@ EVERYTHING = {
     "guard": {"existingSecret": "guard"},
     "imagePullSecrets": [{"name": "pull"}],
     "networkPolicy": {"clients": [{"namespaceSelector": {}}], "operators": [{"podSelector": {}}]},
-    "processor": {"count": 2, "extraArgs": ["--max-streams=10"]},
-    "policy": {"mode": "observe", "lease": {"ttl_ms": 20000}},
+    "processor": {
+        "count": 2,
+        "extraArgs": ["--decision-log=/run/deltafence/decisions"],
+        "env": [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}],
+        "transport": "http2",
+        "egressProtocol": "h2",
+        "logFormat": "json",
+        "callerHeader": "x-caller",
+        "keyTtlHours": 48,
+    },
+    "health": {"hungAfterSeconds": 90, "intervalSeconds": 10},
+    "policy": {"mode": "off", "tools": "ledger", "lease": {"ttl_ms": 20000}},
     "nodeSelector": {"a": "b"},
     "tolerations": [{"key": "a", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
@@ -54,6 +64,29 @@ EVERYTHING = {
     ],
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
     "serviceAccount": {"annotations": {"a": "b"}},
+}
+
+TOOLS_OF_STANDALONE = {
+    "routes": [{"name": "chat", "path": "/v1/chat/completions", "policy": {"mode": "observe"}}],
+    "tools": {
+        "routes": [
+            {
+                "name": "mail",
+                "url": "http://mail.tools.svc:9000",
+                "require_key": True,
+                "wait_ms": 5000,
+                "status_path": "/calls/{key}",
+            },
+            {"name": "search", "url": "https://search.example.com"},
+        ],
+        "port": 9000,
+        "callers": [{"podSelector": {"matchLabels": {"app": "agent"}}}],
+    },
+    "upstream": {
+        "urls": ["https://10.0.0.5:8443", "http://[fd00::1]:8000"],
+        "facts": {"https://10.0.0.5:8443": {"revision": "1", "tensor-parallel-size": 2}},
+        "ca": {"existingSecret": "model-ca"},
+    },
 }
 
 Object = dict[str, Any]
@@ -91,6 +124,7 @@ def render(
     values: Mapping[str, Any] | None = None,
     *files: Path,
     api_versions: tuple[str, ...] = API_VERSIONS,
+    kubernetes: str = "1.35.0",
     chart: Path = CHART,
 ) -> Rendered:
     """A chart with values laid over those of ``files``. Raises RefusedError."""
@@ -98,7 +132,7 @@ def render(
         "template",
         RELEASE,
         str(chart),
-        *("--namespace", NAMESPACE, "--kube-version", "1.35.0"),
+        *("--namespace", NAMESPACE, "--kube-version", kubernetes),
         *(word for version in api_versions for word in ("--api-versions", version)),
         *(word for file in files for word in ("--values", str(file))),
         *("--values", "-"),

@@ -1,129 +1,25 @@
 """The chart's pods on the real Envoy: the demo's faults in every mode, and a stop that lets a running stream end (R17, R33)."""
 
 import asyncio
-import json
 import os
+import re
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
-from extproc.app.demonstration.apis import request_body
-from extproc.app.demonstration.judge import Exchange, judge, read_events
+from extproc.app.demonstration.judge import judge, read_events
 from extproc.app.demonstration.scenarios import SCENARIOS, Scenario
 from extproc.app.demonstration.stage import break_first, mend, send
-from extproc.sim.process import ReplicaProcess, start_replica
-from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
-from tests.chart.local_pod import ENVOY_IN_ITS_IMAGE, LocalPod, local_pod
-from tests.chart.mesh import mesh_config, with_envoy_gateway, with_istio
-from tests.chart.rendering import ENVOY_GATEWAY, Object, Rendered, pod_specs, render
-from tests.kubernetes_api.server import ApiServer, api_server
+from tests.chart.pod_stage import HTTP_ROUTES, MESHES, MODES, TOKENS, Stage, start_stage
+from tests.chart.rendering import render
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-TOKENS = 8
-MODES: dict[str, dict[str, Any]] = {
-    "standalone": {},
-    "envoyGateway": ENVOY_GATEWAY,
-    "istio": {"mode": "istio", "istio": {"routes": ["chat", "other"]}},
-}
-MESHES = {"envoyGateway": ("envoy-gateway", with_envoy_gateway), "istio": ("istio", with_istio)}
-HTTP_ROUTES = "/apis/gateway.networking.k8s.io/v1/httproutes"
-ENGINE_ERROR = next(scenario for scenario in SCENARIOS if scenario.name == "in-band error + [DONE] before the first delta")
-DRAIN = {"settleSeconds": 1, "limitSeconds": 20, "endSeconds": 5}
-
-
-@dataclass(kw_only=True)
-class Stage:
-    """A running pod of one mode, in front of two replicas."""
-
-    pod: LocalPod
-    api: ApiServer
-    spec: Object
-    replicas: list[ReplicaProcess]
-    session: aiohttp.ClientSession
-
-    async def broken(self, route: str) -> Exchange:
-        """A request by a route whose first attempt meets an engine error before the first delta."""
-
-        async def send_by_route() -> Exchange:
-            body = request_body(Dialect.CHAT, model="sim-model", stream=True)
-            headers = {"content-type": "application/json", "x-route": route}
-            async with self.session.post(f"{self.url}/v1/chat/completions", data=body, headers=headers) as answer:
-                return Exchange(status=answer.status, headers=dict(answer.headers), body=await answer.read())
-
-        try:
-            return await break_first(send_by_route, self.replicas[0], ENGINE_ERROR.fault)
-        finally:
-            await mend(self.replicas)
-
-    async def in_force(self, route_object: str, annotations: dict[str, str]) -> None:
-        await self._until(lambda entry: entry["annotations_in_force"] == annotations, route_object)
-
-    async def refused(self, route_object: str) -> None:
-        await self._until(lambda entry: bool(entry["refused"]), route_object)
-
-    async def _until(self, condition: Callable[[dict[str, Any]], bool], route_object: str) -> None:
-        """Until the processor says so of an object."""
-        async with asyncio.timeout(30):
-            while True:
-                async with self.session.get(f"http://127.0.0.1:{self.pod.ports[9090]}/deltafence/v1/routes") as answer:
-                    objects = {entry["object"]: entry for entry in (await answer.json())["objects"]}
-                if route_object in objects and condition(objects[route_object]):
-                    return
-                await asyncio.sleep(0.02)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.pod.ports[8080]}"
-
-
-def spec_of(mode: str, rendered: Rendered, pod: LocalPod, replicas: list[ReplicaProcess]) -> Object:
-    """The pod's spec; where the mesh runs Envoy, with a container for that Envoy."""
-    spec = pod_specs(rendered)[0]
-    if mode == "standalone":
-        return spec
-    mesh, apply = MESHES[mode]
-    config = json.dumps(apply(mesh_config(mesh, pod.ports[8080], [replica.address for replica in replicas]), rendered))
-    (pod.directory / "mesh.json").write_text(pod.translated(config))
-    envoy = {
-        "name": "envoy",
-        "command": [ENVOY_IN_ITS_IMAGE],
-        "args": ["--config-path", str(pod.directory / "mesh.json"), "--log-level", "warning", "--disable-hot-restart"],
-        "restartPolicy": "Always",
-    }
-    ours = [container for container in spec["containers"] if container["name"].startswith("processor")]
-    return {"initContainers": [envoy], "containers": ours}
-
-
-async def start_stage(mode: str, stack: AsyncExitStack) -> Stage:
-    replicas = [await stack.enter_async_context(start_replica(Settings(name=name, tokens=TOKENS))) for name in ("a", "b")]
-    rendered = render(
-        {
-            **MODES[mode],
-            "upstream": {"urls": [replica.url for replica in replicas]},
-            "drain": DRAIN,
-            "policy": {"tools": "ledger"},
-        }
-    )
-    api = await stack.enter_async_context(api_server())
-    for name in ("chat", "other"):
-        api.put(HTTP_ROUTES, {"metadata": {"name": name, "namespace": "llm"}})
-    environment = {"DELTAFENCE_KUBERNETES_API": api.url}
-    pod = await stack.enter_async_context(local_pod(rendered.one("ConfigMap")["data"], environment))
-    spec = spec_of(mode, rendered, pod, replicas)
-    await pod.run(spec)
-    for port in (8080, 9090):
-        await pod.reachable(port)
-    session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)))
-    return Stage(pod=pod, api=api, spec=spec, replicas=replicas, session=session)
 
 
 @pytest_asyncio.fixture(params=MODES, scope="module", loop_scope="module")
@@ -164,8 +60,7 @@ async def test_an_annotation_changes_its_route_and_no_other_without_a_restart(st
 
 
 async def test_what_the_autoscaler_asks_for_is_measured(stage: Stage) -> None:
-    async with stage.session.get(f"http://127.0.0.1:{stage.pod.ports[9090]}/metrics") as answer:
-        page = await answer.text()
+    page = await stage.metrics()
     asked = render({"autoscaling": {"enabled": True}}).one("HorizontalPodAutoscaler")["spec"]["metrics"][0]["pods"]["metric"][
         "name"
     ]
@@ -203,3 +98,50 @@ async def test_a_stop_lets_a_running_stream_end() -> None:
         await stopping
         assert read_events(first + rest)[-1] == "[DONE]", stage.pod.logs()
         assert all(process.returncode is not None for process in stage.pod.processes.values())
+
+
+@pytest.mark.parametrize("mode", ["standalone", "istio"])
+async def test_a_default_policy_that_watches_leaves_the_traffic_alone_and_writes_down_what_it_saw(mode: str) -> None:
+    async with AsyncExitStack() as stack:
+        stage = await start_stage(mode, stack, policy={"mode": "observe"})
+        exchange = await send(stage.session, stage.url, Dialect.CHAT)
+        assert exchange.status == 200, stage.pod.logs()
+        assert not any(name.lower().startswith("x-deltafence") for name in exchange.headers)
+        async with asyncio.timeout(30):
+            while not re.search(r'^deltafence_observed_requests_total{[^}]*would="same"[^}]*} [1-9]', await stage.metrics(), re.M):
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_default_policy_that_is_off_leaves_the_traffic_alone(mode: str) -> None:
+    async with AsyncExitStack() as stack:
+        stage = await start_stage(mode, stack, policy={"mode": "off"})
+        exchange = await send(stage.session, stage.url, Dialect.CHAT)
+        assert exchange.status == 200, stage.pod.logs()
+        assert read_events(exchange.body)[-1] == "[DONE]"
+
+
+async def test_a_tool_of_the_values_is_called_once_for_one_key() -> None:
+    calls = []
+
+    async def carry_out(request: web.Request) -> web.Response:
+        calls.append(request.path)
+        return web.json_response({"sent": len(calls)})
+
+    async with AsyncExitStack() as stack:
+        tool = web.AppRunner(application := web.Application())
+        application.router.add_post("/send", carry_out)
+        await tool.setup()
+        stack.push_async_callback(tool.cleanup)
+        await web.TCPSite(tool, "127.0.0.1", 0).start()
+        host, port = tool.addresses[0]
+        tools = {"routes": [{"name": "mail", "url": f"http://{host}:{port}", "require_key": True, "wait_ms": 5000}]}
+        stage = await start_stage("standalone", stack, tools=tools, journal={"store": "sqlite"}, networkPolicy={"enabled": False})
+        await stage.pod.reachable(8081)
+        answers = []
+        for _ in range(2):
+            url = f"http://127.0.0.1:{stage.pod.ports[8081]}/tools/mail/send"
+            async with stage.session.post(url, json={"to": "a"}, headers={"idempotency-key": "one"}) as answer:
+                answers.append((answer.status, await answer.json(), answer.headers.get("x-deltafence-replayed")))
+        assert answers == [(200, {"sent": 1}, None), (200, {"sent": 1}, "true")], stage.pod.logs()
+        assert calls == ["/send"]

@@ -1,6 +1,7 @@
 """What the chart renders in every mode: valid objects, restricted pods, arguments that the programs know, refusals that help."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.chart.rendering import (
     EVERYTHING,
     HA,
     ISTIO,
+    TOOLS_OF_STANDALONE,
     RefusedError,
     Rendered,
     containers,
@@ -32,15 +34,16 @@ from tests.chart.validation import problems_of
 RENDERINGS: dict[str, Callable[[], Rendered]] = {
     "standalone": lambda: render(),
     "standalone ha": lambda: render(None, HA),
-    "standalone everything": lambda: render({**EVERYTHING, "routes": [{"name": "chat", "path": "/v1/chat/completions"}]}),
+    "standalone everything": lambda: render({**EVERYTHING, **TOOLS_OF_STANDALONE}),
     "standalone sqlite": lambda: render({"journal": {"store": "sqlite", "sqlite": {"storageClassName": "fast"}}}),
     "envoyGateway": lambda: render(ENVOY_GATEWAY),
     "envoyGateway ha": lambda: render(ENVOY_GATEWAY, HA),
-    "envoyGateway everything": lambda: render({**EVERYTHING, **ENVOY_GATEWAY}),
+    "envoyGateway everything": lambda: render({**EVERYTHING, **ENVOY_GATEWAY, "test": {"url": "http://chat.example.com"}}),
     "envoyGateway without routes": lambda: render({"mode": "envoyGateway"}),
     "istio": lambda: render(ISTIO),
     "istio ha": lambda: render(ISTIO, HA),
     "istio everything": lambda: render({**EVERYTHING, **ISTIO, "istio": {"routes": []}}),
+    "istio observing": lambda: render({**ISTIO, "policy": {"mode": "observe"}}),
 }
 Notes = Callable[[dict[str, Any]], str]
 COMMANDS = {"processor": processor, "envoy-config": envoy_config, "drain": drain}
@@ -174,7 +177,7 @@ def test_a_changed_policy_restarts_the_pods() -> None:
     def checksum(values: dict[str, Any]) -> str:
         return str(render(values).one("Deployment")["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
 
-    assert checksum({}) != checksum({"policy": {"tools": "ledger"}})
+    assert checksum({}) != checksum({"policy": {"mode": "off"}})
     assert checksum({}) == checksum({"replicaCount": 2})
 
 
@@ -245,7 +248,7 @@ def test_the_journal_is_where_the_values_say() -> None:
 def test_secrets_reach_every_processor_as_files_that_it_may_read(rendered: Rendered) -> None:
     """A Secret's files belong to root; mode 0440 opens them for the pod's fsGroup only."""
     for spec in pod_specs(rendered):
-        secrets = {volume["name"] for volume in spec.get("volumes", []) if "secret" in volume}
+        secrets = {volume["name"] for volume in spec.get("volumes", []) if "secret" in volume} - {"deltafence-ca"}
         processors = [container for container in containers(spec) if container.get("args", [""])[0] == "processor"]
         for container in processors:
             mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
@@ -254,6 +257,95 @@ def test_secrets_reach_every_processor_as_files_that_it_may_read(rendered: Rende
             assert sorted(file.rpartition("/")[0] for file in files) == sorted(mounts[name] for name in secrets)
             if secrets:
                 assert spec["securityContext"]["fsGroup"] == container["securityContext"]["runAsGroup"]
+
+
+def test_envoy_reads_the_servers_authorities_where_they_are_mounted() -> None:
+    def of(ca: dict[str, str]) -> tuple[str, list[str]]:
+        spec = pod_specs(render({"upstream": {"urls": ["https://10.0.0.5"], "ca": ca}}))[0]
+        config, envoy = spec["initContainers"]
+        (word,) = [word for word in config["args"] if word.startswith("--replica-ca=")]
+        return word.partition("=")[2], [mount["mountPath"] for mount in envoy["volumeMounts"]]
+
+    file, mounts = of({"existingSecret": "model-ca", "key": "root.pem"})
+    assert file == "/etc/deltafence-ca/root.pem"
+    assert "/etc/deltafence-ca" in mounts
+    assert of({}) == ("/etc/ssl/certs/ca-certificates.crt", ["/run/deltafence"]), "as Envoy's image has it"
+    assert "--replica-ca" not in render().text
+
+
+@pytest.mark.parametrize("values", [{}, ISTIO, ENVOY_GATEWAY])
+def test_the_processors_own_ports_are_closed_to_clients(values: dict[str, Any]) -> None:
+    """Facts about other people's requests are served there."""
+    rules = render({**values, "processor": {"count": 3}}).one("NetworkPolicy")["spec"]["ingress"]
+    assert len(rules) == 1
+    for port in rules[0]["ports"]:
+        assert not {9090, 9091, 9092} & set(range(port["port"], port.get("endPort", port["port"]) + 1))
+    operators = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    opened = render({**values, "processor": {"count": 3}, "networkPolicy": {"operators": operators}})
+    rule = opened.one("NetworkPolicy")["spec"]["ingress"][1]
+    assert rule["ports"][0] == {"port": 9090, "endPort": 9092, "protocol": "TCP"}
+    assert rule["from"] == operators
+
+
+@pytest.mark.parametrize("values", [{}, ISTIO, ENVOY_GATEWAY])
+def test_the_network_policy_selects_the_pods_and_lets_helms_test_in(values: dict[str, Any]) -> None:
+    clients = [{"namespaceSelector": {"matchLabels": {"team": "apps"}}}]
+    rendered = render({**values, "networkPolicy": {"clients": clients}, "test": {"url": "http://chat.example.com"}})
+    policy = rendered.one("NetworkPolicy")
+    if values is ENVOY_GATEWAY:
+        labels = rendered.one("EnvoyProxy")["spec"]["provider"]["kubernetes"]["envoyDeployment"]["pod"]["labels"]
+        assert policy["metadata"]["namespace"] == "envoy-gateway-system"
+    else:
+        labels = rendered.one("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    *named, test = policy["spec"]["ingress"][0]["from"]
+    assert named == clients
+    assert test["podSelector"]["matchLabels"].items() <= rendered.one("Pod")["metadata"]["labels"].items()
+    assert not policy["spec"]["podSelector"]["matchLabels"].items() <= rendered.one("Pod")["metadata"]["labels"].items()
+
+
+def test_a_meshs_envoy_ends_after_the_processors_last_words() -> None:
+    """K8-05: what is left at the limit is ended with the terminal event, which somebody must still carry."""
+    drain = {"drain": {"settleSeconds": 5, "limitSeconds": 60, "endSeconds": 7}}
+    limit = "--drain-limit=55s"
+    gateway = render({**ENVOY_GATEWAY, **drain})
+    assert limit in gateway.text
+    assert gateway.one("EnvoyProxy")["spec"]["shutdown"] == {"drainTimeout": "67s", "minDrainDuration": "5s"}
+    istio = render({**ISTIO, **drain})
+    assert limit in istio.text
+    annotations = istio.one("Deployment")["spec"]["template"]["metadata"]["annotations"]
+    assert json.loads(annotations["proxy.istio.io/config"]) == {"terminationDrainDuration": "67s"}
+
+
+def test_helm_test_has_a_pod_wherever_the_chart_knows_whom_to_ask() -> None:
+    def asked(values: dict[str, Any]) -> str | None:
+        rendered = render(values)
+        if "Pod" not in rendered.kinds():
+            return None
+        (container,) = rendered.one("Pod")["spec"]["containers"]
+        return next(str(entry["value"]) for entry in container["env"] if entry["name"] == "GATEWAY")
+
+    assert asked({}) == asked(ISTIO) == "http://gateway-deltafence.llm.svc:80"
+    assert asked(ENVOY_GATEWAY) is None
+    assert asked({**ENVOY_GATEWAY, "test": {"url": "http://chat.example.com"}}) == "http://chat.example.com"
+
+
+def test_tools_have_a_service_of_their_own_that_only_callers_reach() -> None:
+    rendered = render({"journal": {"store": "sqlite"}, **TOOLS_OF_STANDALONE})
+    service = rendered.one("Service", "-tools")["spec"]
+    assert (service["type"], service["ports"][0]["port"], service["ports"][0]["targetPort"]) == ("ClusterIP", 9000, "tools")
+    _clients, tools = rendered.one("NetworkPolicy")["spec"]["ingress"]
+    assert (tools["ports"][0]["port"], tools["from"]) == (8081, TOOLS_OF_STANDALONE["tools"]["callers"])
+    assert "--tool=mail=http://mail.tools.svc:9000,require_key=true,status_path=/calls/{key},wait_ms=5000" in rendered.text
+
+
+def test_a_watching_istio_gateway_leaves_the_meshs_retries_alone() -> None:
+    patches = render({**ISTIO, "policy": {"mode": "observe"}}).one("EnvoyFilter")["spec"]["configPatches"]
+    (inserted,) = [patch["patch"]["value"] for patch in patches if patch["applyTo"] == "HTTP_FILTER"]
+    assert inserted["typed_config"]["observability_mode"] is True
+    (route,) = [patch["patch"]["value"] for patch in patches if patch["applyTo"] == "HTTP_ROUTE"]
+    assert list(route) == ["typed_per_filter_config"]
+    assert list(route["typed_per_filter_config"]) == [inserted["name"]]
 
 
 def test_envoy_outlives_the_processor() -> None:
@@ -288,6 +380,8 @@ def test_k8_01_every_annotation_is_a_string(rendered: Rendered) -> None:
         check(found)
 
 
+ROUTE = {"name": "chat", "path": "/v1/chat/completions"}
+TOOL: dict[str, Any] = {"name": "mail", "url": "http://mail:9000"}
 NO_CRDS: tuple[str, ...] = ()
 
 
@@ -314,7 +408,43 @@ NO_CRDS: tuple[str, ...] = ()
         ({**ISTIO, "routes": [{"name": "a", "path": "/a"}]}, "belong to the standalone gateway"),
         ({**ISTIO, "upstream": {"urls": ["https://a"]}}, "only mode standalone does"),
         ({**ENVOY_GATEWAY, "drain": {"settleSeconds": 120}}, "must exceed drain.settleSeconds"),
-        ({"journal": {"store": "sqlite"}, "policy": {"lease": {"ttl_ms": 25_000}}}, "add --takeover-after=25000ms"),
+        ({"journal": {"store": "sqlite"}, "policy": {"lease": {"ttl_ms": 25_000}}}, "exceeds journal.takeoverAfterSeconds 20"),
+        ({"policy": {"deadlines": {"first_delta_ms": 4_000_000}}}, "exceeds deadlines.total_ms 3600000; lower"),
+        ({"policy": {"lease": {"ttl_ms": 1000}}}, "policy: lease.cancel_timeout_ms 2000 exceeds lease.ttl_ms 1000"),
+        (
+            {"policy": {"lease": {"ttl_ms": 2000}}, "routes": [ROUTE | {"policy": {"lease": {"cancel_timeout_ms": 3000}}}]},
+            "routes[0].policy: lease.cancel_timeout_ms 3000 exceeds lease.ttl_ms 2000",
+        ),
+        ({"policy": {"deadlines": {"first_delta_ms": 900_000}}}, "raise that above 900000 ms"),
+        ({**ISTIO, "policy": {"deadlines": {"first_delta_ms": 900_000}}}, "after envoy.streamIdleSeconds 900"),
+        ({"policy": {"deadlines": {"total_ms": 7_200_000}}}, "after envoy.streamMaxSeconds 3660; raise that"),
+        ({"policy": {"tools": "ledger"}}, "and there is none; set journal.store"),
+        ({**ENVOY_GATEWAY, "policy": {"mode": "observe"}}, "Envoy Gateway does not offer; use mode istio or standalone"),
+        ({"health": {"hungAfterSeconds": 5, "intervalSeconds": 6}}, "exceeds health.hungAfterSeconds 5"),
+        ({"routes": [ROUTE, ROUTE]}, "two routes have the name chat"),
+        ({"routes": [ROUTE, ROUTE | {"name": "other"}]}, "two routes have the path /v1/chat/completions"),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name is the chart's own"),
+        ({**ISTIO, "podLabels": {"istio": "mine"}}, "istio is the chart's own"),
+        ({"podAnnotations": {"checksum/config": "1"}}, "checksum/config is the chart's own"),
+        ({"processor": {"extraArgs": ["--max-streams=5"]}}, "--max-streams is set by a value of the chart"),
+        ({"processor": {"env": [{"name": "DELTAFENCE_JOURNAL", "value": "x"}]}}, "is set by journal.store"),
+        ({"upstream": {"facts": {"http://a:1": {"revision": "1"}}}}, "http://a:1 is none of upstream.urls"),
+        ({"tools": {"routes": [TOOL]}}, "the ledger is kept in the journal's database"),
+        ({**ISTIO, "tools": {"routes": [TOOL]}}, "install the chart a second time in that mode"),
+        ({"journal": {"store": "sqlite"}, "tools": {"routes": [TOOL]}}, "nobody can call them while tools.callers is empty"),
+        ({"tools": {"routes": [TOOL | {"status_path": "/calls"}]}}, "/tools/routes/0/status_path"),
+        (
+            {"journal": {"store": "sqlite"}, "networkPolicy": {"enabled": False}, "tools": {"routes": [TOOL, TOOL]}},
+            "tools.routes: mail is there twice",
+        ),
+        (
+            {
+                "journal": {"store": "sqlite"},
+                "networkPolicy": {"enabled": False},
+                "tools": {"routes": [TOOL | {"wait_ms": 600_001}]},
+            },
+            "mail: wait_ms is longer than deadline_ms",
+        ),
         ({"podMonitor": {"enabled": True}}, "Prometheus can't reach the pods while networkPolicy.operators is empty"),
     ],
 )
@@ -324,9 +454,36 @@ def test_contradictions_are_refused_with_what_to_do(values: dict[str, Any], reas
     assert reason in str(refused.value)
 
 
-def test_a_lease_longer_than_the_takeover_is_taken_with_the_argument_that_the_refusal_names() -> None:
-    values = {"journal": {"store": "sqlite"}, "policy": {"lease": {"ttl_ms": 25_000}}}
-    assert "--takeover-after=25000ms" in render({**values, "processor": {"extraArgs": ["--takeover-after=25000ms"]}}).text
+def test_what_a_refusal_names_is_taken() -> None:
+    lease = {"journal": {"store": "sqlite", "takeoverAfterSeconds": 25}, "policy": {"lease": {"ttl_ms": 25_000}}}
+    assert "--takeover-after=25s" in render(lease).text
+    slow = {"envoy": {"streamIdleSeconds": 1801}, "policy": {"deadlines": {"first_delta_ms": 1_800_000}}}
+    assert "--stream-idle=1801s" in render(slow).text
+    assert "stream_idle_timeout: 1801s" in render({**ISTIO, **slow}).text
+
+
+@pytest.mark.parametrize("mode", [ENVOY_GATEWAY, ISTIO])
+def test_modes_that_need_the_sleep_hook_are_refused_where_it_is_not(mode: dict[str, Any]) -> None:
+    with pytest.raises(RefusedError, match=r"needs Kubernetes 1\.30 or newer"):
+        render(mode, kubernetes="1.29.9")
+    render(kubernetes="1.29.9")
+
+
+def test_every_option_of_the_processor_is_a_value_or_said_to_be_for_extra_args() -> None:
+    """A new option must come into the chart, or into the list of those that only `extraArgs` reach."""
+    options = {word.removeprefix("--") for parameter in processor.params for word in parameter.opts if word.startswith("--")}
+    only_extra = {"decision-log"}
+    (listed,) = re.findall(r"\$byValues := list (.+?) -}}", (CHART / "templates" / "_validate.tpl").read_text())
+    assert set(re.findall(r'"([a-z-]+)"', listed)) == options - only_extra
+    given = {
+        word.partition("=")[0].removeprefix("--")
+        for name in RENDERINGS
+        for spec in pod_specs(RENDERINGS[name]())
+        for container in spec["containers"]
+        if container.get("args", [""])[0] == "processor"
+        for word in container["args"][1:]
+    }
+    assert given | {"journal"} == options, "the journal's address is a secret: it comes by the environment"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +520,8 @@ def test_notes_hold_the_first_request_of_every_mode(notes: Notes, mode: str, way
     text = notes({"mode": mode})
     assert way in text
     assert "curl -N -i $GATEWAY/v1/chat/completions" in text
-    assert ("helm -n llm test gateway" in text) == (mode == "standalone")
+    assert ("helm -n llm test gateway" in text) == (mode != "envoyGateway")
+    assert "helm -n llm test gateway" in notes({"mode": mode, "test": {"url": "http://chat.example.com"}})
 
 
 @pytest.mark.parametrize(

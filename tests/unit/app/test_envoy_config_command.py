@@ -99,3 +99,16 @@ def test_tools_without_a_listener_are_refused() -> None:
     result = run("--tool", "mail=http://10.0.0.9:9000")
     assert result.exit_code == 1
     assert "tools_listen is not set" in result.output
+
+
+def test_envoys_own_time_limits_are_options() -> None:
+    text = run("--stream-idle", "30m", "--stream-max", "2h").output
+    manager = YAML(typ="safe").load(text)["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    assert manager["stream_idle_timeout"] == "1800s"
+    assert manager["common_http_protocol_options"]["max_stream_duration"] == "7200s"
+
+
+def test_a_limit_below_a_second_is_refused() -> None:
+    result = run("--stream-idle", "100ms")
+    assert result.exit_code == 1
+    assert "idle_s_max is not above 0" in result.output

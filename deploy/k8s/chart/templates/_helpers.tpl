@@ -69,6 +69,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end -}}
 {{- end -}}
 
+{{/* The watching filter takes the other's place where the default policy says `observe`; only where the chart writes the filters. */}}
+{{- define "deltafence.mode" -}}
+{{- dig "mode" "enforce" .Values.policy -}}
+{{- end -}}
+
 {{/* Envoy and processor share sockets that open for their owner only; Istio's proxy always runs as 1337. */}}
 {{- define "deltafence.uid" -}}
 {{- if eq .Values.mode "istio" }}1337{{ else }}{{ .Values.runAsUser | int64 }}{{ end -}}
@@ -147,6 +152,22 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   {{- if $.Values.journal.keySecret.existingSecret }}
   - --key-secret-file=/etc/deltafence-keys/{{ $.Values.journal.keySecret.key }}
   {{- end }}
+  {{- if $.Values.upstream.facts }}
+  - --replica-facts=/etc/deltafence/replica-facts.yaml
+  {{- end }}
+  - --caller-header={{ $.Values.processor.callerHeader }}
+  - --key-ttl={{ $.Values.processor.keyTtlHours | int64 }}h
+  {{- if ne $.Values.journal.store "memory" }}
+  - --journal-unavailable={{ $.Values.journal.unavailable }}
+  - --journal-keep={{ $.Values.journal.keepHours | int64 }}h
+  - --journal-bytes-max={{ $.Values.journal.bytesMax | int64 }}
+  - --takeover-after={{ $.Values.journal.takeoverAfterSeconds | int64 }}s
+  {{- end }}
+  - --hung-after={{ $.Values.health.hungAfterSeconds | int64 }}s
+  - --health-interval={{ $.Values.health.intervalSeconds | int64 }}s
+  - --transport={{ $.Values.processor.transport }}
+  - --egress-protocol={{ $.Values.processor.egressProtocol }}
+  - --log-format={{ $.Values.processor.logFormat }}
   - --max-request-bytes={{ $.Values.processor.maxRequestBytes | int64 }}
   - --max-streams={{ $.Values.processor.maxStreams | int64 }}
   {{- if eq $.Values.mode "standalone" }}
@@ -157,8 +178,13 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   {{- range $.Values.processor.extraArgs }}
   - {{ . | quote }}
   {{- end }}
-  {{- if ne $.Values.journal.store "memory" }}
+  {{- if or (ne $.Values.journal.store "memory") $.Values.processor.env }}
   env:
+  {{- with $.Values.processor.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+  {{- if ne $.Values.journal.store "memory" }}
   - name: DELTAFENCE_JOURNAL
     {{- if eq $.Values.journal.store "postgres" }}
     valueFrom:
@@ -211,6 +237,12 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- end }}
 {{- end -}}
 
+{{/* One tool as `deltafence envoy-config` reads it. Numbers come as floats. */}}
+{{- define "deltafence.tool" -}}
+--tool={{ .name }}={{ .url }}
+{{- range $key, $value := omit . "name" "url" }},{{ $key }}={{ if kindIs "float64" $value }}{{ int64 $value }}{{ else }}{{ $value }}{{ end }}{{ end -}}
+{{- end -}}
+
 {{- define "deltafence.volumes" -}}
 - name: deltafence-run
   emptyDir: {medium: Memory, sizeLimit: 16Mi}
@@ -231,6 +263,10 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
     defaultMode: 0440
     items: [{key: {{ .Values.journal.keySecret.key }}, path: {{ .Values.journal.keySecret.key }}}]
 {{- end }}
+{{- if and (eq .Values.mode "standalone") .Values.upstream.ca.existingSecret }}
+- name: deltafence-ca
+  secret: {secretName: {{ .Values.upstream.ca.existingSecret }}, defaultMode: 0440}
+{{- end }}
 {{- end -}}
 
 {{- define "deltafence.topologySpreadConstraints" -}}
@@ -247,8 +283,22 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- end -}}
 {{- end -}}
 
+{{/* Whom `helm test` asks; empty where the chart doesn't know. */}}
+{{- define "deltafence.testUrl" -}}
+{{- if .Values.test.url -}}
+{{- .Values.test.url -}}
+{{- else if ne .Values.mode "envoyGateway" -}}
+http://{{ include "deltafence.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.port | int64 }}
+{{- end -}}
+{{- end -}}
+
+{{- define "deltafence.testLabels" -}}
+app.kubernetes.io/name: {{ include "deltafence.name" . }}-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{/* Labels of the pods in which the processor runs. */}}
-{{- define "deltafence.podMonitorLabels" -}}
+{{- define "deltafence.processorPodLabels" -}}
 {{- if eq .Values.mode "envoyGateway" -}}
 deltafence.io/processor: {{ .Release.Name }}
 {{- else -}}

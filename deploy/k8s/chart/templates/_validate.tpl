@@ -24,10 +24,12 @@ and by the first object, so that `helm template` refuses too. */}}
 {{- if and (eq .Values.journal.store "postgres") (not .Values.journal.postgres.existingSecret) -}}
 {{- fail "journal.postgres.existingSecret: is empty; name the Secret that holds the connection URL" -}}
 {{- end -}}
-{{- $ttl := dig "lease" "ttl_ms" 0 .Values.policy | int -}}
-{{- if and (ne .Values.journal.store "memory") (gt $ttl 20000) (not (contains "--takeover-after" (join " " .Values.processor.extraArgs))) -}}
-{{- fail (printf "policy.lease.ttl_ms: %d exceeds the 20 s after which other processors settle what one left, and the processor refuses that; add --takeover-after=%dms to processor.extraArgs" $ttl $ttl) -}}
+{{- if gt (int .Values.health.intervalSeconds) (int .Values.health.hungAfterSeconds) -}}
+{{- fail (printf "health.intervalSeconds: %d exceeds health.hungAfterSeconds %d; hung is what two looks found" (int .Values.health.intervalSeconds) (int .Values.health.hungAfterSeconds)) -}}
 {{- end -}}
+{{- include "deltafence.validatePolicies" . -}}
+{{- include "deltafence.validateTools" (dict "root" . "severalPods" $severalPods) -}}
+{{- include "deltafence.validateNames" . -}}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
 {{- fail (printf "autoscaling.minReplicas: %d exceeds autoscaling.maxReplicas %d" (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
 {{- end -}}
@@ -41,6 +43,9 @@ and by the first object, so that `helm template` refuses too. */}}
 {{- end -}}
 {{- if and (ne .Values.mode "standalone") (eq .Values.drain.settleSeconds .Values.drain.limitSeconds) -}}
 {{- fail "drain.limitSeconds: must exceed drain.settleSeconds, else the processor has no time for running streams" -}}
+{{- end -}}
+{{- if and (ne .Values.mode "standalone") (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "mode: %s needs Kubernetes 1.30 or newer, for the sleep hook that lets requests come until load balancers know; this is %s" .Values.mode .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- $missing := dict
   "standalone" (list)
@@ -58,7 +63,110 @@ and by the first object, so that `helm template` refuses too. */}}
 {{- fail (printf "%s: needs %s, which this cluster does not have; install the Prometheus operator first (with helm template: --api-versions %s)" $key $needed $needed) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.podMonitor.enabled .Values.networkPolicy.enabled (ne .Values.mode "envoyGateway") (not .Values.networkPolicy.operators) -}}
+{{- if and .Values.podMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.operators) -}}
 {{- fail "podMonitor.enabled: Prometheus can't reach the pods while networkPolicy.operators is empty; name its namespace there, or set networkPolicy.enabled: false" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Policies that the processor would refuse at its start, and deadlines that Envoy's own limits would cut short. */}}
+{{- define "deltafence.validatePolicies" -}}
+{{- $policies := dict "policy" .Values.policy -}}
+{{- range $number, $route := .Values.routes -}}
+{{- $_ := set $policies (printf "routes[%d].policy" $number) (mustMergeOverwrite (deepCopy $.Values.policy) (deepCopy (default dict $route.policy))) -}}
+{{- end -}}
+{{- $relations := .Files.Get "files/policy-relations.json" | fromJsonArray -}}
+{{- range $where, $policy := $policies -}}
+{{- range $relations -}}
+{{- $lower := dig (first .lower) (last .lower) .lowerDefault $policy | int64 -}}
+{{- $upper := dig (first .upper) (last .upper) .upperDefault $policy | int64 -}}
+{{- if gt $lower $upper -}}
+{{- fail (printf "%s: %s %d exceeds %s %d; %s" $where (join "." .lower) $lower (join "." .upper) $upper .fix) -}}
+{{- end -}}
+{{- end -}}
+{{- $first := dig "deadlines" "first_delta_ms" 0 $policy | int64 -}}
+{{- if and (ne $.Values.mode "envoyGateway") (ge $first (mul 1000 ($.Values.envoy.streamIdleSeconds | int64))) -}}
+{{- fail (printf "%s.deadlines.first_delta_ms: Envoy gives a silent stream up after envoy.streamIdleSeconds %d; raise that above %d ms" $where ($.Values.envoy.streamIdleSeconds | int64) $first) -}}
+{{- end -}}
+{{- $total := dig "deadlines" "total_ms" 0 $policy | int64 -}}
+{{- if and (eq $.Values.mode "standalone") (ge $total (mul 1000 ($.Values.envoy.streamMaxSeconds | int64))) -}}
+{{- fail (printf "%s.deadlines.total_ms: Envoy ends every stream after envoy.streamMaxSeconds %d; raise that above %d ms" $where ($.Values.envoy.streamMaxSeconds | int64) $total) -}}
+{{- end -}}
+{{- if and (eq $.Values.journal.store "memory") (eq (dig "tools" "refuse" $policy) "ledger") -}}
+{{- fail (printf "%s.tools: ledger says that tool calls are in the ledger, and there is none; set journal.store: postgres, or sqlite for one pod" $where) -}}
+{{- end -}}
+{{- $ttl := dig "lease" "ttl_ms" 0 $policy | int64 -}}
+{{- if and (ne $.Values.journal.store "memory") (gt $ttl (mul 1000 ($.Values.journal.takeoverAfterSeconds | int64))) -}}
+{{- fail (printf "%s.lease.ttl_ms: %d exceeds journal.takeoverAfterSeconds %d, after which others settle what a processor left while an attempt of it may still publish; raise that" $where $ttl ($.Values.journal.takeoverAfterSeconds | int64)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .Values.mode "envoyGateway") (eq (include "deltafence.mode" .) "observe") -}}
+{{- fail "policy.mode: observe needs a filter that gets copies, which Envoy Gateway does not offer; use mode istio or standalone for it, or policy.mode: off" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "deltafence.validateTools" -}}
+{{- $values := .root.Values -}}
+{{- if $values.tools.routes -}}
+{{- if ne $values.mode "standalone" -}}
+{{- fail (printf "tools.routes: only mode standalone serves tools; install the chart a second time in that mode, with the journal of this release (journal.postgres), and let agents call that release's tools Service") -}}
+{{- end -}}
+{{- if eq $values.journal.store "memory" -}}
+{{- fail "tools.routes: the ledger is kept in the journal's database; set journal.store: postgres, or sqlite for one pod" -}}
+{{- end -}}
+{{- if and $values.networkPolicy.enabled (not $values.tools.callers) -}}
+{{- fail "tools.routes: nobody can call them while tools.callers is empty; name the agents' pods there, or set networkPolicy.enabled: false" -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range $values.tools.routes -}}
+{{- if has .name $names -}}
+{{- fail (printf "tools.routes: %s is there twice" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- if gt (int64 (default 10000 .wait_ms)) (int64 (default 600000 .deadline_ms)) -}}
+{{- fail (printf "tools.routes: %s: wait_ms is longer than deadline_ms; lower it" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names that are there twice, and names of ours that a value would take over. */}}
+{{- define "deltafence.validateNames" -}}
+{{- $seen := list -}}
+{{- range .Values.routes -}}
+{{- range $key := list (printf "name %s" .name) (printf "path %s" .path) -}}
+{{- if has $key $seen -}}
+{{- fail (printf "routes: two routes have the %s" $key) -}}
+{{- end -}}
+{{- $seen = append $seen $key -}}
+{{- end -}}
+{{- end -}}
+{{- $own := merge (dict "deltafence.io/processor" "" "sidecar.istio.io/inject" "") (include "deltafence.labels" . | fromYaml) (ternary .Values.istio.gatewayLabels dict (eq .Values.mode "istio")) -}}
+{{- range $key, $_ := .Values.podLabels -}}
+{{- if hasKey $own $key -}}
+{{- fail (printf "podLabels: %s is the chart's own; remove it" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := list "checksum/config" "kubectl.kubernetes.io/default-container" "inject.istio.io/templates" "proxy.istio.io/config" -}}
+{{- if hasKey $.Values.podAnnotations $key -}}
+{{- fail (printf "podAnnotations: %s is the chart's own; remove it" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.processor.env -}}
+{{- if eq .name "DELTAFENCE_JOURNAL" -}}
+{{- fail "processor.env: DELTAFENCE_JOURNAL is set by journal.store" -}}
+{{- end -}}
+{{- end -}}
+{{- $byValues := list "socket" "egress" "replica" "replica-facts" "service" "route-annotations" "admin" "policy" "token-file" "journal" "journal-unavailable" "journal-keep" "journal-bytes-max" "takeover-after" "key-secret-file" "key-ttl" "caller-header" "max-request-bytes" "max-streams" "hung-after" "health-interval" "transport" "egress-protocol" "drain-limit" "log-format" -}}
+{{- range .Values.processor.extraArgs -}}
+{{- $option := regexReplaceAll "^--|=.*$" . "" -}}
+{{- if has $option $byValues -}}
+{{- fail (printf "processor.extraArgs: --%s is set by a value of the chart; set that one (README.md)" $option) -}}
+{{- end -}}
+{{- end -}}
+{{- $facts := keys .Values.upstream.facts -}}
+{{- range $facts -}}
+{{- if not (has . $.Values.upstream.urls) -}}
+{{- fail (printf "upstream.facts: %s is none of upstream.urls" .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
