@@ -125,12 +125,13 @@ def render(
     *files: Path,
     api_versions: tuple[str, ...] = API_VERSIONS,
     kubernetes: str = "1.35.0",
+    release: str = RELEASE,
     chart: Path = CHART,
 ) -> Rendered:
     """A chart with values laid over those of ``files``. Raises RefusedError."""
     text = helm(
         "template",
-        RELEASE,
+        release,
         str(chart),
         *("--namespace", NAMESPACE, "--kube-version", kubernetes),
         *(word for version in api_versions for word in ("--api-versions", version)),

@@ -108,7 +108,9 @@ async def test_a_default_policy_that_watches_leaves_the_traffic_alone_and_writes
         assert exchange.status == 200, stage.pod.logs()
         assert not any(name.lower().startswith("x-deltafence") for name in exchange.headers)
         async with asyncio.timeout(30):
-            while not re.search(r'^deltafence_observed_requests_total{[^}]*would="same"[^}]*} [1-9]', await stage.metrics(), re.M):
+            while not re.search(
+                r'^deltafence_observed_requests_total{[^}]*would="same"[^}]*} [1-9]', await stage.metrics(), re.M
+            ):
                 await asyncio.sleep(0.02)
 
 

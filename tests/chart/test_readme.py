@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from extproc.app.cli import CLICK_COMMANDS, load
 from extproc.routes.annotations import PATHS
-from tests.chart.rendering import API_VERSIONS, ROOT, helm, render
+from tests.chart.rendering import API_VERSIONS, ENVOY_GATEWAY, ISTIO, ROOT, helm, pod_specs, render
 
 README = (ROOT / "deploy" / "k8s" / "README.md").read_text()
 SHELL = [block.replace("\\\n", " ") for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)]
@@ -35,7 +35,7 @@ def test_every_install_renders(line: str) -> None:
 
 
 def test_every_annotation_that_it_names_exists() -> None:
-    named = set(re.findall(r"deltafence\.io/([a-z-]+)", README)) | set(
+    named = set(re.findall(r"(?<!-l )deltafence\.io/([a-z-]+)", README)) | set(
         re.findall(r"envoyproxy\.io/deltafence\.([a-z-]+)", README)
     )
     assert named
@@ -43,16 +43,18 @@ def test_every_annotation_that_it_names_exists() -> None:
 
 
 def test_every_command_of_ours_exists() -> None:
-    for line in re.findall(r"(?m)(?:^|\| )deltafence (.+?)(?: &|$)", "\n".join(SHELL)):
+    for line in re.findall(r"(?m)(?:^|\| |-- )deltafence (.+?)(?: &|$)", "\n".join(SHELL)):
         name, *rest = shlex.split(line.partition("#")[0])
         command = load(CLICK_COMMANDS[name])
         command.commands[rest[0]].make_context(rest[0], rest[1:], resilient_parsing=True).close()
 
 
-ROUTES, MONITORING, ADAPTER = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+ROUTES, TOOLS_VALUES, MONITORING, ADAPTER = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize(("example", "brings"), [(ROUTES, "routes.yaml"), (MONITORING, "kind: PrometheusRule")])
+@pytest.mark.parametrize(
+    ("example", "brings"), [(ROUTES, "routes.yaml"), (TOOLS_VALUES, "--tool=mail="), (MONITORING, "kind: PrometheusRule")]
+)
 def test_the_values_in_it_are_the_charts(example: str, brings: str) -> None:
     assert brings in render(YAML(typ="safe").load(example)).text
 
@@ -62,6 +64,25 @@ def test_the_adapters_rule_keeps_the_series_name() -> None:
     (rule,) = YAML(typ="safe").load(ADAPTER)["rules"]
     assert "name" not in rule
     assert rule["seriesQuery"].startswith("deltafence_requests_active{")
+
+
+def test_the_upgrade_that_lets_helm_test_in_renders() -> None:
+    (line,) = [line for block in SHELL for line in block.splitlines() if "--set test.url=" in line]
+    assert "--reuse-values" in line
+    assert render({**ENVOY_GATEWAY, "test": {"url": "http://10.0.0.1"}}).one("Pod")
+
+
+def test_what_the_readme_asks_of_pods_is_there() -> None:
+    """The names of containers and labels in its `kubectl exec` commands."""
+    assert "-l deltafence.io/processor=deltafence" in README
+    assert "-c processor --" in README
+    for mode, kind in (({}, "Deployment"), (ISTIO, "Deployment"), (ENVOY_GATEWAY, "EnvoyProxy")):
+        rendered = render(mode, release="deltafence")
+        assert rendered.one(kind)["metadata"]["name"] == "deltafence"
+        (spec,) = pod_specs(rendered)[:1]
+        assert "processor" in [container["name"] for container in spec["containers"]]
+    labels = rendered.one("EnvoyProxy")["spec"]["provider"]["kubernetes"]["envoyDeployment"]["pod"]["labels"]
+    assert labels["deltafence.io/processor"] == "deltafence"
 
 
 def test_its_objects_fit_the_charts_names() -> None:
