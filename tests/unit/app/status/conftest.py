@@ -44,6 +44,8 @@ class Admin:
     draining: bool = False
     now_ms: int = BEGIN_MS + 10_000
     url: str = ""
+    paths: frozenset[str] = frozenset()
+    """What its server answers at."""
 
     def tell(self, events: Iterable[JournalEvent]) -> None:
         for event in events:
@@ -74,6 +76,7 @@ async def serving(admin: Admin, siblings: Siblings | None = None) -> AsyncIterat
     port = unused_port()
     await server.start("127.0.0.1", port)
     admin.url = f"http://127.0.0.1:{port}"
+    admin.paths = frozenset(resource.canonical for resource in server._runner.app.router.resources())
     yield admin
     await server.stop()
     await admin.telemetry.close()
