@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: explore test-envoy-long test-all references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench bench-peers soak clean
+.PHONY: wheel explore test-envoy-long test-all references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench bench-peers soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -17,6 +17,10 @@ $(STAMP): pyproject.toml requirements.lock proto/ext_proc.proto scripts/hatch_bu
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
+
+wheel: setup ## out/wheel/deltafence-*.whl, for vLLM's environment (no extras) or another machine's
+	rm -rf out/wheel
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w out/wheel .
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
@@ -102,9 +106,7 @@ test-simulation: export FIRST_SEED ?= 0
 test-simulation: setup ## virtual time: the lease protocol under a random network, whole fleets under disasters; seeds from FIRST_SEED on
 	$(BIN)/pytest -n 2 tests/simulation
 
-test-vllm: setup ## a real vLLM (CPU build, its own environment in .venv-vllm) with the guard; the first run installs 3.4 GB
-	rm -rf out/wheel
-	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w out/wheel .
+test-vllm: wheel ## a real vLLM (CPU build, its own environment in .venv-vllm) with the guard; the first run installs 3.4 GB
 	$(PYTHON) scripts/install_vllm.py .venv-vllm out/wheel
 	$(BIN)/pytest --timeout 600 tests/real_vllm
 

@@ -15,7 +15,7 @@ PAGE: Final = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD: Final = """# Command line
 
 `deltafence COMMAND --help` prints what is here. Durations have a unit (`500ms`, `30s`, `5m`, `1h`), addresses are `HOST:PORT`.
-`probe` needs the wheel alone; every other command needs `pip install "deltafence[gateway]"`.
+`probe` needs the wheel alone; every other command needs its extra `gateway`, which `make setup` installs.
 
 Made by `scripts/cli_reference.py`.
 """

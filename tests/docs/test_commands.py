@@ -60,6 +60,12 @@ def test_every_make_target_that_a_page_names_exists() -> None:
         assert named <= targets, page
 
 
+def test_nobody_is_sent_to_a_registry_that_does_not_have_us() -> None:
+    """The package is on none, so whoever took the name there could put anything into a model's image."""
+    for page in [*PAGES, *(ROOT / "extproc").rglob("*.py")]:
+        assert not re.search(r"pip install ['\"]?deltafence", page.read_text()), page
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
     """A gateway whose client has just lost its answer."""

@@ -36,7 +36,7 @@ def test_a_missing_package_is_answered_with_its_extra(absent) -> None:
     assert result.returncode == 1
     assert result.stdout == ""
     assert f"deltafence: {absent}" in result.stderr
-    assert result.stderr.endswith('is not installed; pip install "deltafence[gateway]"\n')
+    assert result.stderr.endswith('is not installed; install the wheel with its extra "gateway"\n')
 
 
 def test_plain_commands_need_no_extra() -> None:
