@@ -48,17 +48,34 @@ class CauseRow:
     repeatable: bool
     refused_code: ErrorCode
     """The client's error where no repeat was tried because the attempts are used up."""
+    doubts_replica: bool
+    """Whether other requests had better go elsewhere until health has looked at the replica: it could not be reached, or it was
+    lost. What a replica says of one request says nothing of it, and a hung one is health's own finding."""
 
 
 CAUSES: Final[dict[Cause, CauseRow]] = {
-    Cause.NEVER_STARTED: CauseRow(fencing=Fencing.NOT_NEEDED, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED),
-    Cause.REPLICA_GONE: CauseRow(fencing=Fencing.CONFIRM, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED),
-    Cause.UNCERTAIN: CauseRow(fencing=Fencing.REVOKE_AND_WAIT, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED),
-    Cause.ENGINE_ERROR: CauseRow(fencing=Fencing.NOT_NEEDED, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED),
-    Cause.HUNG: CauseRow(fencing=Fencing.REVOKE_AND_WAIT, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED),
-    Cause.OVERLOAD: CauseRow(fencing=Fencing.NOT_NEEDED, repeatable=True, refused_code=ErrorCode.OVERLOADED),
+    Cause.NEVER_STARTED: CauseRow(
+        fencing=Fencing.NOT_NEEDED, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED, doubts_replica=True
+    ),
+    Cause.REPLICA_GONE: CauseRow(
+        fencing=Fencing.CONFIRM, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED, doubts_replica=True
+    ),
+    Cause.UNCERTAIN: CauseRow(
+        fencing=Fencing.REVOKE_AND_WAIT, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED, doubts_replica=True
+    ),
+    Cause.ENGINE_ERROR: CauseRow(
+        fencing=Fencing.NOT_NEEDED, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED, doubts_replica=False
+    ),
+    Cause.HUNG: CauseRow(
+        fencing=Fencing.REVOKE_AND_WAIT, repeatable=True, refused_code=ErrorCode.ATTEMPTS_EXHAUSTED, doubts_replica=False
+    ),
+    Cause.OVERLOAD: CauseRow(
+        fencing=Fencing.NOT_NEEDED, repeatable=True, refused_code=ErrorCode.OVERLOADED, doubts_replica=False
+    ),
     # A second copy of an answer that is too large would be too large again.
-    Cause.RESPONSE_TOO_LARGE: CauseRow(fencing=Fencing.NOT_NEEDED, repeatable=False, refused_code=ErrorCode.RESPONSE_TOO_LARGE),
+    Cause.RESPONSE_TOO_LARGE: CauseRow(
+        fencing=Fencing.NOT_NEEDED, repeatable=False, refused_code=ErrorCode.RESPONSE_TOO_LARGE, doubts_replica=False
+    ),
 }
 
 

@@ -25,6 +25,11 @@ class StartAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtReplica:
+    """Place other attempts elsewhere, where that can be done, until health has looked at the running attempt's replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FenceAttempt:
     """Prove that the attempt can't publish any more, then feed ``FenceSettled``."""
 
@@ -105,6 +110,7 @@ class InterruptStream:
 
 Effect = (
     StartAttempt
+    | DoubtReplica
     | FenceAttempt
     | CancelAttempt
     | RecordBoundary

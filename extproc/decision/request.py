@@ -25,6 +25,7 @@ from extproc.decision.effects import (
     AnswerError,
     CancelAttempt,
     DeliverHeld,
+    DoubtReplica,
     Effect,
     FenceAttempt,
     FinishStream,
@@ -143,7 +144,7 @@ def _fence(state: RequestState, event: Event, policy: Policy) -> Step:
     assert isinstance(event, AttemptFailed)
     fencing = CAUSES[event.failure.cause].fencing
     fenced = replace(state, phase=Phase.FENCING, failure=event.failure)
-    return fenced, (FenceAttempt(fencing=fencing, failure=event.failure),)
+    return fenced, (*_doubt(event.failure), FenceAttempt(fencing=fencing, failure=event.failure))
 
 
 def _decide_repeat(state: RequestState, event: Event, policy: Policy) -> Step:
@@ -173,7 +174,8 @@ def _interrupt(state: RequestState, event: Event, policy: Policy) -> Step:
     assert isinstance(event, AttemptFailed)
     failure = event.failure
     terminal = InterruptStream(reason=str(failure.cause), detail=failure.evidence, upstream_error=failure.upstream_error)
-    return _interrupt_with(replace(state, failure=failure), terminal)
+    ended, effects = _interrupt_with(replace(state, failure=failure), terminal)
+    return ended, (*_doubt(failure), *effects)
 
 
 def _client_left(state: RequestState, event: Event, policy: Policy) -> Step:
@@ -209,6 +211,10 @@ def _drain_after(state: RequestState, event: Event, policy: Policy) -> Step:
 
 def _ignore(state: RequestState, event: Event, policy: Policy) -> Step:
     return state, ()
+
+
+def _doubt(failure: Failure) -> tuple[Effect, ...]:
+    return (DoubtReplica(),) if CAUSES[failure.cause].doubts_replica else ()
 
 
 def _answer_error(state: RequestState, error: AnswerError, cancel: str | None = None) -> Step:

@@ -89,6 +89,8 @@ class Carrier:
         match effect:
             case effects.StartAttempt():
                 await self._start(effect.number)
+            case effects.DoubtReplica():
+                self._world.roster.doubt(self._running().replica.destination)
             case effects.FenceAttempt():
                 self._begin_fence(effect)
             case effects.CancelAttempt():

@@ -59,6 +59,8 @@ class Roster:
         self._standing: dict[str, Standing] = dict.fromkeys(self._replicas, Standing.PLACEABLE)
         self._running: dict[str, int] = dict.fromkeys(self._replicas, 0)
         self._withheld: frozenset[str] = frozenset()
+        self._doubted: set[str] = set()
+        """Of which an attempt was lost since health has looked last."""
         self._turn = 0
         self._listeners: list[RosterListener] = []
 
@@ -92,6 +94,7 @@ class Roster:
             self._replicas[replica.destination] = known if known is not None and known == replica else replica
         self._standing = {known: self._standing.get(known, Standing.PLACEABLE) for known in self._replicas}
         self._withheld = frozenset(withheld)
+        self._doubted &= self._replicas.keys()
         kept = {destination: running for destination, running in self._running.items() if running}
         self._running = {**dict.fromkeys(self._replicas, 0), **kept}
         for listener in self._listeners:
@@ -109,14 +112,25 @@ class Roster:
         return None if known is None else known.identity
 
     def set_standing(self, destination: str, standing: Standing) -> None:
-        """Say whether a replica may get new attempts. Unknown destinations are ignored: they may just have left."""
+        """Say, having looked, whether a replica may get new attempts. Unknown ones are ignored: they may just have left."""
         if destination in self._replicas:
             self._standing[destination] = standing
+            self._doubted.discard(destination)
+
+    def doubt(self, destination: str) -> None:
+        """An attempt was lost there: until somebody has looked, it gets new ones only where no other replica is left."""
+        if destination in self._replicas:
+            self._doubted.add(destination)
+
+    def is_doubted(self, destination: str) -> bool:
+        """Whether an attempt was lost there since its standing was said last."""
+        return destination in self._doubted
 
     def choose(self, failed_on: Collection[str] = (), identity: str | None = None) -> Replica | None:
         """The least busy placeable replica of the identity that this request has not failed on, or None.
 
-        Among equals the turn goes round, so that an idle pool is used evenly.
+        One in doubt comes after all that are not, whatever their standing. Among equals the turn goes round, so that an idle pool
+        is used evenly.
         """
         possible = [
             replica
@@ -125,7 +139,8 @@ class Roster:
             and replica.destination not in failed_on
             and identity in (None, replica.identity)
         ]
-        candidates = self._of_standing(possible, Standing.PLACEABLE) or self._of_standing(possible, Standing.LAST_RESORT)
+        trusted = [replica for replica in possible if replica.destination not in self._doubted]
+        candidates = self._best_standing(trusted) or self._best_standing(possible)
         if not candidates:
             return None
         least = min(self._running[replica.destination] for replica in candidates)
@@ -144,6 +159,9 @@ class Roster:
         left = self._running[replica.destination] - 1
         assert left >= 0, f"{replica.destination} was released more often than acquired"
         self._running[replica.destination] = left
+
+    def _best_standing(self, replicas: Sequence[Replica]) -> list[Replica]:
+        return self._of_standing(replicas, Standing.PLACEABLE) or self._of_standing(replicas, Standing.LAST_RESORT)
 
     def _of_standing(self, replicas: Sequence[Replica], standing: Standing) -> list[Replica]:
         return [replica for replica in replicas if self._standing[replica.destination] is standing]

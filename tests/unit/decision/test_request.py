@@ -13,6 +13,7 @@ from extproc.decision.effects import (
     AnswerError,
     CancelAttempt,
     DeliverHeld,
+    DoubtReplica,
     Effect,
     FenceAttempt,
     FinishStream,
@@ -85,7 +86,7 @@ EXPECTED: dict[tuple[Phase, type[Event]], tuple[Phase, list[type[Effect]]]] = {
     (P, BoundaryRecorded): (D, [DeliverHeld]),
     (P, BoundaryNotRecorded): (E, [CancelAttempt, RecordOutcome, AnswerError]),
     (P, RequestRefused): (E, [RecordOutcome, PassAnswer]),
-    (P, AttemptFailed): (F, [FenceAttempt]),
+    (P, AttemptFailed): (F, [DoubtReplica, FenceAttempt]),
     (P, ClientLeft): (E, [CancelAttempt, RecordOutcome]),
     (P, DeadlinePassed): (E, [CancelAttempt, RecordOutcome, AnswerError]),
     (P, DrainLimitReached): (E, [CancelAttempt, RecordOutcome, AnswerError]),
@@ -94,7 +95,7 @@ EXPECTED: dict[tuple[Phase, type[Event]], tuple[Phase, list[type[Effect]]]] = {
     (F, DeadlinePassed): (E, [CancelAttempt, RecordOutcome, AnswerError]),
     (F, DrainLimitReached): (E, [CancelAttempt, RecordOutcome, AnswerError]),
     (D, AnswerFinished): (E, [RecordOutcome, FinishStream]),
-    (D, AttemptFailed): (E, [CancelAttempt, RecordOutcome, InterruptStream]),
+    (D, AttemptFailed): (E, [DoubtReplica, CancelAttempt, RecordOutcome, InterruptStream]),
     (D, ClientLeft): (E, [CancelAttempt, RecordOutcome]),
     (D, DeadlinePassed): (E, [CancelAttempt, RecordOutcome, InterruptStream]),
     (D, DrainLimitReached): (E, [CancelAttempt, RecordOutcome, InterruptStream]),
@@ -161,8 +162,16 @@ def test_a_refused_repeat_names_its_gate_before_the_outcome_is_recorded() -> Non
 def test_each_cause_is_fenced_as_its_row_says(cause: Cause) -> None:
     failure = Failure(cause=cause, evidence="seen")
     state, effects = step(STATES[Phase.PREFILL], AttemptFailed(failure=failure), POLICY)
-    assert effects == (FenceAttempt(fencing=CAUSES[cause].fencing, failure=failure),)
+    assert effects[-1] == FenceAttempt(fencing=CAUSES[cause].fencing, failure=failure)
     assert state.failure is failure
+
+
+@pytest.mark.parametrize("phase", [Phase.PREFILL, Phase.DECODE])
+@pytest.mark.parametrize("cause", list(Cause))
+def test_a_lost_replica_is_doubted_before_its_attempt_is_let_go_and_one_that_said_no_is_not(phase: Phase, cause: Cause) -> None:
+    _, effects = step(STATES[phase], AttemptFailed(failure=Failure(cause=cause, evidence="seen")), POLICY)
+    is_lost = cause in (Cause.NEVER_STARTED, Cause.REPLICA_GONE, Cause.UNCERTAIN)
+    assert [place for place, effect in enumerate(effects) if isinstance(effect, DoubtReplica)] == [0] * is_lost
 
 
 def test_only_what_never_ran_or_ended_by_itself_needs_no_fence() -> None:
