@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from extproc.app.gateway_settings import free_port
+from extproc.app.gateway_settings import free_ports
 from extproc.contract import headers as names
 from extproc.sim.faults import What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
@@ -54,7 +54,7 @@ class ToolStage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> AsyncIterator[ToolStage]:
     folder: Path = tmp_path_factory.mktemp("tool-repeats")
-    port = free_port("127.0.0.1")
+    port = free_ports("127.0.0.1", 1)
     tools_url = f"http://127.0.0.1:{port}/tools/charge"
     async with AsyncExitStack() as stack:
         tool = await stack.enter_async_context(scripted_tool())
