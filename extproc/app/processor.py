@@ -70,6 +70,7 @@ class ProcessorSettings:
     keys: KeySettings = field(default_factory=KeySettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     request_bytes_max: int = 64 << 20
+    bodies_bytes_max: int = 1 << 30
     held_bytes_max: int = 64 << 20
     streams_max: int = 10_000
     drain_limit_s: float = 5.0
@@ -142,7 +143,11 @@ class Processor:
             if stores.ledger is None
             else ToolService(ToolWorld(attempts=world.attempts, ledger=stores.ledger, key_secret=settings.keys.secret))
         )
-        limits = ServiceLimits(request_bytes_max=settings.request_bytes_max, streams_max=settings.streams_max)
+        limits = ServiceLimits(
+            request_bytes_max=settings.request_bytes_max,
+            streams_max=settings.streams_max,
+            bodies_bytes_max=settings.bodies_bytes_max,
+        )
         self._service = Service(world, limits, self._policy_of, self._tools)
         self._health = HealthWatch(
             settings.health,

@@ -54,6 +54,13 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="Secret shared with the guards.")
 @store_options
 @click.option("--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413.")
+@click.option(
+    "--max-bodies-bytes",
+    default=1 << 30,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Of all bodies that may still be repeated; more get 503.",
+)
 @click.option("--max-streams", default=10_000, show_default=True, type=click.IntRange(min=1), help="More at once get 503.")
 @click.option(
     "--hung-after", default="60s", show_default=True, type=DURATION, help="How long a replica with work may stand still."
@@ -94,6 +101,7 @@ def processor(
     stores: StoreSettings,
     keys: KeySettings,
     max_request_bytes: int,
+    max_bodies_bytes: int,
     max_streams: int,
     hung_after: float,
     health_interval: float,
@@ -126,6 +134,7 @@ def processor(
         egress_protocol=egress_protocol,
         health=read_health(hung_after_s=hung_after, interval_s=health_interval),
         request_bytes_max=max_request_bytes,
+        bodies_bytes_max=max_bodies_bytes,
         streams_max=max_streams,
         drain_limit_s=drain_limit,
         decision_log=decision_log,

@@ -14,6 +14,7 @@ import orjson
 
 from extproc.contract import headers as names
 from extproc.contract.errors import ErrorCode
+from extproc.processor.body_room import BodyShare
 from extproc.processor.messages import RequestHeaders
 from extproc.processor.protobuf import ProcessingRequest
 from extproc.sse.reading import Dialect
@@ -30,14 +31,17 @@ Read = Callable[[], Awaitable[ProcessingRequest | None]]
 class RequestBody:
     """A client's bytes, as long as an attempt may still need them: a prompt of megabytes may have an answer of minutes."""
 
-    __slots__ = ("data",)
+    __slots__ = ("_share", "data")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, share: BodyShare | None = None) -> None:
         self.data = data
+        self._share = share
 
     def release(self) -> None:
         """No further attempt can follow."""
         self.data = b""
+        if self._share is not None:
+            self._share.give_back()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +72,9 @@ class ClientGone(Exception):  # noqa: N818  (an event, not a fault)
     """The stream ended before the request did (FACTS C8: while uploading, a disconnect is an end without end_of_stream)."""
 
 
-async def read_body(read: Read, bytes_max: int) -> bytes:
-    """The request's body. Raises RequestRejected above the limit, and ClientGone where it never ends."""
+async def read_body(read: Read, bytes_max: int, share: BodyShare | None = None) -> bytes:
+    """The request's body. Raises RequestRejected above the limit or where the share can't take it, and ClientGone where it never
+    ends."""
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -88,6 +93,8 @@ async def read_body(read: Read, bytes_max: int) -> bytes:
                 ErrorCode.REQUEST_TOO_LARGE,
                 f"the request body is larger than {bytes_max} bytes; send a smaller one or raise --max-request-bytes",
             )
+        if share is not None and not share.take(len(piece.body)):
+            raise RequestRejected(ErrorCode.OVERLOADED, "this gateway holds as much of request bodies as it may")
         pieces.append(piece.body)
         if piece.end_of_stream:
             return b"".join(pieces)
@@ -108,7 +115,7 @@ def check_head(head: RequestHeaders, bytes_max: int) -> None:
             )
 
 
-def read_request(dialect: Dialect, head: RequestHeaders, body: bytes) -> GenerationRequest:
+def read_request(dialect: Dialect, head: RequestHeaders, body: bytes, share: BodyShare | None = None) -> GenerationRequest:
     """What the decisions need of a whole request. Raises RequestRejected where the body is no JSON object."""
     document = _decode_body(body)
     model = document.get("model")
@@ -118,7 +125,7 @@ def read_request(dialect: Dialect, head: RequestHeaders, body: bytes) -> Generat
         path=head.path,
         authority=head.authority,
         headers=forwardable_headers(head.headers),
-        body=RequestBody(body),
+        body=RequestBody(body, share),
         model=model if isinstance(model, str) else "",
         stream=document.get("stream") is True,
         choices=choices_asked(dialect, document),

@@ -20,6 +20,7 @@ from extproc.decision.request import RequestState
 from extproc.journal.records import EventKind
 from extproc.journal.texts import RequestText
 from extproc.processor import messages, wording
+from extproc.processor.body_room import BodyRoom, BodyShare
 from extproc.processor.client_stream import ClientStream, Metadata, Written
 from extproc.processor.intake import ClientGone, RequestRejected, check_head, read_body, read_request, trace_parent
 from extproc.processor.keyed import KeptClientStream, answer_repeat
@@ -53,6 +54,8 @@ class ServiceLimits:
 
     request_bytes_max: int
     streams_max: int
+    bodies_bytes_max: int = 1 << 30
+    """Of all bodies together that may still be repeated."""
 
 
 class Service:
@@ -71,6 +74,7 @@ class Service:
         self._limits = limits
         self._policy_of = policy_of
         self._streams = 0
+        self._bodies = BodyRoom(limits.bodies_bytes_max)
         self._outliving: set[asyncio.Task[None]] = set()
         self.sessions: set[Session] = set()
 
@@ -115,8 +119,9 @@ class Service:
             return
         client = self._client_stream(stream, policy)
         request_id = f"req_{self._world.new_id()}"
+        share = BodyShare(self._bodies)
         try:
-            await self._generate(stream, client, request_id, dialect, head, policy, question.route_name or "")
+            await self._generate(stream, client, request_id, dialect, head, policy, question.route_name or "", share)
         except RequestRejected as rejected:
             await self._turn_away(client, request_id, dialect, rejected)
         except ClientGone:
@@ -128,6 +133,8 @@ class Service:
             if client.written is not Written.NOTHING:
                 raise
             await _reject(client, request_id, dialect, RequestRejected(ErrorCode.INTERNAL_ERROR, "see the gateway's log"))
+        finally:
+            share.give_back()
 
     async def _watch(self, stream: Stream, dialect: Dialect | None, head: RequestHeaders, policy: Policy, route: str) -> None:
         """Envoy reads no answers on this stream; what is not watched is read away all the same."""
@@ -179,14 +186,15 @@ class Service:
         head: RequestHeaders,
         policy: Policy,
         route: str,
+        share: BodyShare,
     ) -> None:
         if self._streams > self._limits.streams_max:
             raise RequestRejected(ErrorCode.OVERLOADED, f"this gateway serves {self._limits.streams_max} streams already")
         if self._world.is_draining():
             raise RequestRejected(ErrorCode.DRAINING, "this gateway is shutting down; send the request again")
         check_head(head, self._limits.request_bytes_max)
-        body = b"" if head.end_of_stream else await read_body(stream.read, self._limits.request_bytes_max)
-        request = read_request(dialect, head, body)
+        body = b"" if head.end_of_stream else await read_body(stream.read, self._limits.request_bytes_max, share)
+        request = read_request(dialect, head, body, share)
         if not self._world.journal.available:
             raise RequestRejected(
                 ErrorCode.JOURNAL_UNAVAILABLE, "the request journal is unavailable; send the request again later"

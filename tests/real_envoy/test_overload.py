@@ -7,7 +7,7 @@ from typing import Any
 
 from extproc.contract import headers as names
 from tests.real_envoy.acts import GOOD
-from tests.real_envoy.apart import Gateway, StartGateway
+from tests.real_envoy.apart import MEGABYTE, Gateway, StartGateway, error_of
 from tests.real_envoy.h2_client import H2Client
 from tests.real_envoy.stage import STREAMED_CHAT
 from tests.real_envoy.wire import LIMIT_S
@@ -102,6 +102,29 @@ async def test_full_connections_to_the_replicas_are_told_as_such(start_gateway: 
     for number in running + waiting:
         assert (await client.answer(number)).headers[":status"] == "200"
     client.close()
+
+
+async def test_bodies_beyond_the_room_for_them_are_turned_away_until_others_are_answered(start_gateway: StartGateway) -> None:
+    """Each is allowed; it is their number that would fill the memory."""
+    megabyte = json.dumps({"model": "m", "stream": True, "messages": [], "padding": "x" * MEGABYTE}).encode()
+    gateway = await start_gateway("--max-bodies-bytes", str(5 * MEGABYTE // 2))
+    first, second = await gateway.ask(megabyte), await gateway.ask(megabyte)
+    attempts = [await gateway.attempt(), await gateway.attempt()]
+    refused = await (await gateway.ask(megabyte)).answer()
+    assert (refused.status, refused.head.get("retry-after")) == (503, "5")
+    assert (error_of(refused)["code"], error_of(refused)["attempts"]) == ("overloaded", 0)
+    for attempt in attempts:
+        await attempt.begin()
+        await attempt.send(R, T("Hi"))
+    for client in (first, second):  # past their first token, nobody repeats them
+        await client.until(b"Hi")
+    third = await gateway.ask(megabyte)
+    await (await gateway.attempt()).stream(GOOD)
+    assert (await third.answer()).body == GOOD
+    for attempt in attempts:
+        await attempt.end(F("stop"), D)
+    for client in (first, second):
+        assert (await client.answer()).body == R + T("Hi") + F("stop") + D
 
 
 async def test_a_killed_processor_breaks_only_its_own_streams_and_the_other_takes_over(
