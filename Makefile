@@ -79,7 +79,7 @@ faults: setup ## every fault point of the token loop through the real Envoy, abo
 	rm -rf out/faults
 	$(BIN)/deltafence faults run --seed $(SEED) --out out/faults
 
-storm: setup ## what the retry budget does when many of 1,000 replicas die at once; table and plot in out/storm
+storm: setup ## what the retry budget does when many of 1,000 replicas die at once, half a minute; table and plot in out/storm
 	$(BIN)/deltafence faults storm --out out/storm
 
 test-sdk: setup ## the official SDKs of OpenAI (Python, Node) and Anthropic through the real Envoy; without npm, Node is skipped

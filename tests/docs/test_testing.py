@@ -10,7 +10,8 @@ from extproc.faults.storm.callers import Conduct
 from extproc.faults.storm.publish import COLUMNS, rows
 from extproc.faults.storm.study import Terms, run_storm
 from tests.docs.pages import DOCS, commands
-from tests.docs.test_tutorial import matches, shell
+from tests.docs.test_tutorial import matches
+from tests.docs.typing_shell import shell
 from tests.simulation.fleet import GATEWAYS, REPLICAS
 from tests.simulation.fleet_mutants import MUTANTS
 
