@@ -41,6 +41,7 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
     "--service", type=SERVICE, metavar="[NAMESPACE/]NAME:PORT", help="Replicas behind a Service, by its EndpointSlices."
 )
 @click.option("--route-annotations", is_flag=True, help="Watch the annotations of route objects in Kubernetes.")
+@click.option("--route-namespace", metavar="NAME", help="Watch them there only.  [default: in all namespaces]")
 @click.option("--admin", type=ADDRESS, metavar="HOST:PORT", help="Readiness and the journal's facts over HTTP.")
 @click.option(
     "--sibling",
@@ -94,6 +95,7 @@ def processor(
     replica_facts: Path | None,
     service: ServiceReference | None,
     route_annotations: bool,
+    route_namespace: str | None,
     admin: Address | None,
     siblings: tuple[Address, ...],
     policy: Path | None,
@@ -118,7 +120,7 @@ def processor(
     default = read_default(policy)
     effective = overlay(DEFAULT_POLICY, default) if default else DEFAULT_POLICY
     require_takeover_after_leases(stores, effective.lease.ttl_ms)
-    routes = RouteWatch(effective) if route_annotations else None
+    routes = RouteWatch(effective, namespace=route_namespace) if route_annotations else None
     settings = ProcessorSettings(
         socket=socket,
         egress=egress,

@@ -62,7 +62,9 @@ class ServiceReference:
 class RouteWatch:
     """The annotations of route objects, and word to their authors about refused ones."""
 
-    def __init__(self, base: Policy) -> None:
+    def __init__(self, base: Policy, *, namespace: str | None = None) -> None:
+        """``namespace`` is the only one that is watched; None watches all."""
+        self._namespace: Final = namespace
         self.annotations: Final = KubernetesAnnotations(base, self._refused)
         self.reflections: Sequence[Reflection] = ()
         self._refusals: Final[asyncio.Queue[tuple[Object, str]]] = asyncio.Queue(EVENTS_WAITING_MAX)
@@ -72,7 +74,8 @@ class RouteWatch:
     def reflect(self, client: ApiClient) -> Sequence[Reflection]:
         """The watches that feed it."""
         self.reflections = [
-            Reflection(client, collection, partial(self._become, collection.kind)) for collection in route_collections()
+            Reflection(client, collection, partial(self._become, collection.kind))
+            for collection in route_collections(self._namespace)
         ]
         return self.reflections
 

@@ -222,11 +222,28 @@ def test_a_binding_is_for_the_account_that_the_pods_run_under() -> None:
     rendered = render({**ENVOY_GATEWAY, "upstream": {"service": {"namespace": "gpu"}}})
     account = rendered.one("ServiceAccount")["metadata"]
     assert (account["namespace"], pod_specs(rendered)[0]["serviceAccountName"]) == ("envoy-gateway-system", account["name"])
-    for kind in ("RoleBinding", "ClusterRoleBinding"):
-        assert rendered.one(kind)["subjects"] == [
+    for name, namespace in (("-replicas", "gpu"), ("-routes", "llm")):
+        assert rendered.one("RoleBinding", name)["subjects"] == [
             {"kind": "ServiceAccount", "name": account["name"], "namespace": "envoy-gateway-system"}
         ]
-    assert rendered.one("Role")["metadata"]["namespace"] == rendered.one("RoleBinding")["metadata"]["namespace"] == "gpu"
+        assert rendered.one("RoleBinding", name)["roleRef"]["name"] == rendered.one("Role", name)["metadata"]["name"]
+        assert rendered.one("Role", name)["metadata"]["namespace"] == namespace
+        assert rendered.one("RoleBinding", name)["metadata"]["namespace"] == namespace
+
+
+def test_routes_are_read_where_they_can_be_attached_from() -> None:
+    """Envoy Gateway's policies target routes of their own namespace; an Istio gateway serves routes of all."""
+    gateway = render(ENVOY_GATEWAY)
+    assert not [kind for kind in gateway.kinds() if kind.startswith("Cluster")]
+    assert "--route-namespace=llm" in gateway.text
+    istio = render(ISTIO)
+    assert [kind for kind in istio.kinds() if kind.startswith("Cluster")] == ["ClusterRole", "ClusterRoleBinding"]
+    assert "--route-namespace" not in istio.text
+    assert istio.one("ClusterRoleBinding")["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": istio.one("ClusterRole")["metadata"]["name"],
+    }
 
 
 def test_the_journal_is_where_the_values_say() -> None:

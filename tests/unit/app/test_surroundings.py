@@ -133,6 +133,20 @@ async def test_an_annotation_is_in_force_with_the_next_request_and_for_no_other_
         assert resolver.resolve(route_metadata=other).policy == DEFAULT_POLICY
 
 
+async def test_routes_of_one_namespace_are_watched_without_a_look_at_the_others(api: ApiServer) -> None:
+    """As an account that may list them there only needs it."""
+    watch = RouteWatch(DEFAULT_POLICY, namespace="llm")
+    elsewhere = route(max_attempts="5")
+    api.put(HTTP_ROUTES, {**elsewhere, "metadata": {**elsewhere["metadata"], "namespace": "other"}})
+    api.put(HTTP_ROUTES, route(max_attempts="3"))
+    async with Surroundings(routes=watch, access=inside(api)).watched(Roster([])):
+        await until(lambda: watch.annotations.objects)
+        assert [str(each) for each in watch.annotations.objects] == ["HTTPRoute llm/chat"]
+    asked = [request for request in api.requests if "routes" in request or "virtualservices" in request]
+    assert asked
+    assert all("/namespaces/llm/" in request for request in asked)
+
+
 async def test_a_refused_annotation_keeps_the_last_good_one_and_its_author_is_told(api: ApiServer) -> None:
     watch = RouteWatch(DEFAULT_POLICY)
     resolver = PolicyResolver(route_annotations=watch.annotations)

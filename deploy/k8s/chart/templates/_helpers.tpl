@@ -142,6 +142,9 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   {{- end }}
   {{- if include "deltafence.watchesRoutes" $ }}
   - --route-annotations
+  {{- if eq $.Values.mode "envoyGateway" }}
+  - --route-namespace={{ $.Release.Namespace }}
+  {{- end }}
   {{- end }}
   {{- if $.Values.policy }}
   - --policy=/etc/deltafence/policy.yaml
