@@ -70,7 +70,7 @@ class ProcessorSettings:
     keys: KeySettings = field(default_factory=KeySettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     request_bytes_max: int = 64 << 20
-    bodies_bytes_max: int = 1 << 30
+    bodies_bytes_max: int = 512 << 20
     held_bytes_max: int = 64 << 20
     streams_max: int = 10_000
     drain_limit_s: float = 5.0

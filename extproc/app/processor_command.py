@@ -57,7 +57,7 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 @click.option("--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413.")
 @click.option(
     "--max-bodies-bytes",
-    default=1 << 30,
+    default=512 << 20,
     show_default=True,
     type=click.IntRange(1),
     help="Of all bodies that may still be repeated; more get 503.",

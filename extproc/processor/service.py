@@ -54,7 +54,7 @@ class ServiceLimits:
 
     request_bytes_max: int
     streams_max: int
-    bodies_bytes_max: int = 1 << 30
+    bodies_bytes_max: int = 512 << 20
     """Of all bodies together that may still be repeated."""
 
 

@@ -172,6 +172,7 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   - --egress-protocol={{ $.Values.processor.egressProtocol }}
   - --log-format={{ $.Values.processor.logFormat }}
   - --max-request-bytes={{ $.Values.processor.maxRequestBytes | int64 }}
+  - --max-bodies-bytes={{ $.Values.processor.maxBodiesBytes | int64 }}
   - --max-streams={{ $.Values.processor.maxStreams | int64 }}
   {{- if eq $.Values.mode "standalone" }}
   - --drain-limit={{ $.Values.drain.endSeconds | int64 }}s
