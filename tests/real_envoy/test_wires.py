@@ -64,8 +64,13 @@ class Gateway:
 
 @pytest.fixture(params=WIRES.values(), ids=WIRES)
 async def gateway(
-    request: pytest.FixtureRequest, start_envoy: Any, eventually: Any, run_directory: Path
+    request: pytest.FixtureRequest,
+    start_envoy: Any,
+    eventually: Any,
+    run_directory: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> AsyncIterator[Gateway]:
+    """At its end nothing may have broken: a client that left, or an Envoy that died, is no fault of the processor's."""
     socket, egress, admin = run_directory / "p1.sock", run_directory / "egress.sock", f"127.0.0.1:{free_ports('127.0.0.1', 1)}"
     arrivals: asyncio.Queue[Attempt] = asyncio.Queue()
     async with AsyncExitStack() as stack:
@@ -87,6 +92,9 @@ async def gateway(
         yield gateway
         for client in gateway.clients:
             client.close()
+    logged = capfd.readouterr().err
+    assert "serving" in logged
+    assert "Traceback" not in logged, logged[-6000:]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
