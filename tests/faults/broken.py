@@ -16,7 +16,7 @@ from extproc.decision.effects import AnswerError, Outcome, RecordOutcome
 from extproc.decision.events import AnswerFinished, AttemptFailed, BoundaryRecorded
 from extproc.faults.invariants import Invariant
 from extproc.journal.records import EventKind
-from extproc.processor import attempt, carrier, client_stream, record, speaker, tool_service, wording
+from extproc.processor import attempt, carrier, client_stream, intake, record, speaker, tool_service, wording
 from extproc.replicas import fencing
 
 
@@ -44,7 +44,11 @@ def complain_after_the_finish() -> None:
 
 
 def repeat_after_delivery() -> None:
-    """The table's decode row is the prefill row: a broken answer is started again, and its text follows the first one's."""
+    """The table's decode row is the prefill row: a broken answer is started again, and its text follows the first one's.
+
+    Its prompt must be kept for that, since a stream lets go of it at the boundary.
+    """
+    intake.RequestBody.release = lambda self: None
     request.TABLE[request.Phase.DECODE][AttemptFailed] = request.TABLE[request.Phase.PREFILL][AttemptFailed]
 
 
