@@ -95,6 +95,7 @@ def envoy_parts() -> dict[str, dict[str, Any]]:
         egress_socket=RUN / "egress.sock",
         admin_socket=RUN / "envoy-admin.sock",
         routes=(GenerationRoute(name="any", path="/", default_mode=Mode.OBSERVE),),
+        access_log="stdout",
     )
     resources = YAML(typ="safe").load(render(settings))["static_resources"]
     front, egress = resources["listeners"]

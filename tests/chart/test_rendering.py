@@ -334,6 +334,17 @@ def test_a_meshs_envoy_ends_after_the_processors_last_words() -> None:
     assert json.loads(annotations["proxy.istio.io/config"]) == {"terminationDrainDuration": "67s"}
 
 
+@pytest.mark.parametrize("mode", [ENVOY_GATEWAY, ISTIO])
+@pytest.mark.parametrize(("where", "logger"), [("stdout", "StdoutAccessLog"), ("stderr", "StderrAccessLog"), ("", None)])
+def test_attempts_are_in_the_meshs_access_log_unless_it_is_switched_off(
+    mode: dict[str, Any], where: str, logger: str | None
+) -> None:
+    text = render({**mode, "envoy": {"accessLog": where}}).text
+    found = re.findall(r"access_loggers\.stream\.v3\.(\w+)", text)
+    assert found == ([] if logger is None else [logger])
+    assert ("%REQ(x-deltafence-attempt-id)%" in text) == (logger is not None)
+
+
 def test_helm_test_has_a_pod_wherever_the_chart_knows_whom_to_ask() -> None:
     def asked(values: dict[str, Any]) -> str | None:
         rendered = render(values)

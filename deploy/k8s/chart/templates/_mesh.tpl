@@ -28,5 +28,12 @@ Helm would print larger integers of YAML as 1.048576e+06. */}}
 {{- end -}}
 
 {{- define "deltafence.egressListener" -}}
-{{- .Files.Get "files/egress-listener.json" | fromJson | toJson -}}
+{{- $listener := .Files.Get "files/egress-listener.json" | fromJson -}}
+{{- $manager := index $listener.filter_chains 0 "filters" 0 "typed_config" -}}
+{{- if eq .Values.envoy.accessLog "" -}}
+{{- $_ := set $manager "access_log" list -}}
+{{- else if eq .Values.envoy.accessLog "stderr" -}}
+{{- $_ := set (index $manager.access_log 0 "typed_config") "@type" "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StderrAccessLog" -}}
+{{- end -}}
+{{- $listener | toJson -}}
 {{- end -}}
