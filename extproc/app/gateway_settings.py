@@ -2,7 +2,7 @@
 
 import itertools
 import os
-import socket
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +22,9 @@ OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app", "processor")
 PROCESSORS_MAX: Final = 64
 DEFAULT_TOOLS_LISTEN: Final = Address(host="127.0.0.1", port=8081)
 FREE_PORTS_TRIES_MAX: Final = 100
-PORTS_END: Final = 65_536
+PORTS_OF_LISTENERS: Final = range(20_000, 32_000)
+"""Linux takes the ports of outgoing connections from 32768 on (ip_local_port_range), and one could have a port of the row before
+its processor has bound it."""
 LONGEST_SOCKET_NAME: Final = "deltafence-xxxxxxxx/processor-64.sock"
 
 
@@ -171,10 +173,7 @@ def run_directory() -> Iterator[Path]:
 def free_ports(host: str, count: int) -> int:
     """The first of ``count`` ports in a row that were free a moment ago. Raises StartRefusedError where there is no such row."""
     for _ in range(FREE_PORTS_TRIES_MAX):
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.bind((host, 0))
-            first = int(probe.getsockname()[1])
-        row = range(first, first + count)
-        if row.stop <= PORTS_END and all(Address(host=host, port=port).find_obstacle() is None for port in row):
+        first = secrets.choice(PORTS_OF_LISTENERS[:-count])
+        if all(Address(host=host, port=port).find_obstacle() is None for port in range(first, first + count)):
             return first
     raise StartRefusedError(f"--admin: found no {count} free ports in a row at {host}; name the first of them yourself")
