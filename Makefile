@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: wheel explore test-envoy-long test-all references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench bench-peers soak clean
+.PHONY: wheel explore references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench bench-peers soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -25,15 +25,11 @@ wheel: setup ## out/wheel/deltafence-*.whl, for vLLM's environment (no extras) o
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o requirements.lock
 
-# Each slower folder of tests is a target of its own.
-SUITES := test-unit test-simulation test-envoy test-sdk test-telemetry test-browser test-docs test-crash test-netns test-chart
-# Minutes each, and seen green only on a busy machine so far: they join SUITES once a clean clone has shown them green on a quiet one.
-LONG_SUITES := test-envoy-long test-postgres test-vllm test-faults
-ENVOY_LONG := $(addprefix tests/real_envoy/test_,$(addsuffix .py,identity journal_away journal_commands keys kills leases tool_repeats wires))
+# Each slower folder of tests is a target of its own; the first to fail ends the run, so the quick ones come first.
+SUITES := test-unit test-docs test-crash test-sdk test-netns test-browser test-chart test-simulation test-telemetry test-faults \
+	test-envoy test-postgres test-vllm
 
-test: check $(SUITES) ## the whole test suite but the long ones: see `make test-all`
-
-test-all: test $(LONG_SUITES) ## everything, the long suites included
+test: check $(SUITES) ## the whole test suite, about half an hour
 
 check: setup ## formatting, lint, types, the rooms' arrows
 	$(BIN)/ruff format --check .
@@ -49,11 +45,8 @@ explore: export HYPOTHESIS_PROFILE := explore
 explore: setup ## the property tests with new random examples, EXAMPLES times over
 	for turn in $$(seq $(EXAMPLES)); do $(BIN)/pytest -n 2 -q $$(grep -rl --include='test_*.py' '@given' tests/unit) || exit 1; done
 
-test-envoy: setup ## the real Envoy: configuration, listeners, faults, `up`
-	$(BIN)/pytest -n 2 tests/real_envoy $(addprefix --ignore=,$(ENVOY_LONG))
-
-test-envoy-long: setup ## the real Envoy with a durable journal, leases and identities: kills at every statement, databases that go away
-	$(BIN)/pytest -n 2 $(ENVOY_LONG)
+test-envoy: setup ## the real Envoy: configuration, listeners, faults, `up`, leases, keys, kills at every statement, databases that go away
+	$(BIN)/pytest -n 2 tests/real_envoy
 
 test-telemetry: setup ## observe mode, access logs, dashboards and alerts against a running gateway. Installs promtool on Debian
 	command -v promtool >/dev/null || (apt-get update --quiet && \
