@@ -13,12 +13,18 @@ from extproc.processor.service import Service
 MESSAGE_BYTES_MAX: Final = 16 << 20
 """Envoy's body messages follow its buffer limit (1 MiB by default); answers are bounded by what the session may hold."""
 
+PENDING_MAX: Final = 32_768
+"""Above any sensible ServiceLimits.streams_max."""
+
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
     # Envoy's connection_keepalive pings a waiting stream; gRPC would answer GOAWAY too_many_pings (FACTS C5).
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
+    # Above 1,000 calls that wait to be taken up, gRPC would refuse some at random; how many are served is the Service's to say.
+    ("grpc.server.max_pending_requests", PENDING_MAX),
+    ("grpc.server.max_pending_requests_hard_limit", PENDING_MAX),
 )
 
 
