@@ -27,6 +27,10 @@ TEXTS = [
     *sorted((ROOT / "deploy" / "k8s" / "chart").glob("*.*")),
     *sorted((ROOT / "deploy" / "k8s" / "chart" / "templates").glob("*.*")),
     *sorted((ROOT / "proto").glob("*.json")),
+    *sorted((ROOT / "envoy").glob("*.j2")),
+    *sorted((ROOT / "deploy" / "k8s" / "vllm").iterdir()),
+    *sorted((ROOT / "deploy" / "k8s" / "chart" / "files").iterdir()),
+    ROOT / "CHANGELOG.md",
 ]
 
 
