@@ -8,6 +8,9 @@ Values are strings (Kubernetes allows nothing else) and are trimmed; then
   name and a value that both carry a unit can contradict each other;
 - lists are separated by commas.
 
+``mode: observe`` is refused: watching is another filter in Envoy, which no annotation puts there, so the route would be let through
+unwatched by a team that believes it is watched.
+
 Everything else is a problem that carries the annotation's whole name. One problem refuses the object's annotations whole: the
 policy below them stays as it was (an invalid annotation never weakens a policy).
 """
@@ -15,6 +18,7 @@ policy below them stays as it was (an invalid annotation never weakens a policy)
 from collections.abc import Mapping
 from typing import Final
 
+from extproc.decision.policy import Mode
 from extproc.routes.document import Document, Layer, layer_of, leaf_values, merge, read_layer, set_leaf
 from extproc.routes.plain_tree import Tree, number_of
 from extproc.routes.problems import PolicyError, Problem
@@ -28,6 +32,9 @@ route's metadata (gateway.envoyproxy.io/docs/tasks/observability/gateway-api-met
 
 DOCUMENT_KEY: Final = "policy"
 """``deltafence.io/policy`` holds a whole document; the object's other annotations are laid over it."""
+
+NOT_BY_ANNOTATION: Final = "observe needs another filter in Envoy, which an annotation can't put there"
+OBSERVE_FIX: Final = "write enforce or off; to watch, set policy.mode: observe in the chart's values (docs/observe.md)"
 
 _SHORT_NAMES: Final = {"on_upstream_failure.before_first_delta.max_attempts": "max-attempts"}
 
@@ -110,4 +117,6 @@ def _joined(base: Layer | None, document: Document, *, source: str, prefix: str)
         names |= {path: prefix + DOCUMENT_KEY for path, _ in leaf_values(base.document)}
     merge(merged, document)
     names |= {path: prefix + annotation_key(path) for path, _ in leaf_values(document)}
+    if merged.get("mode") == Mode.OBSERVE:
+        raise PolicyError(Problem(path=names["mode"], problem=NOT_BY_ANNOTATION, fix=OBSERVE_FIX))
     return Layer(source=source, document=merged, names=names)

@@ -50,6 +50,17 @@ def test_every_annotation_sets_its_key(path: str) -> None:
     assert layer.origin(path) == f"annotation {PREFIX}{annotation_key(path)} of {CHAT}"
 
 
+@pytest.mark.parametrize("annotations", [{"mode": "observe"}, {"policy": "mode: observe"}])
+def test_watching_can_not_be_chosen_by_an_annotation(annotations: dict[str, str]) -> None:
+    """The filter in Envoy stays one that answers: the route would be let through, and nobody would watch it."""
+    (name,) = annotations
+    assert problems(**annotations) == [
+        f"deltafence.io/{name}: observe needs another filter in Envoy, which an annotation can't put there; "
+        "write enforce or off; to watch, set policy.mode: observe in the chart's values (docs/observe.md)"
+    ]
+    assert policy(policy="mode: observe", mode="off").mode is Mode.OFF
+
+
 def test_annotations_of_others_are_nothing_to_us() -> None:
     assert read_annotations({"kubernetes.io/mode": "off", "deltafence.example/mode": "off"}, source=CHAT) is None
 
