@@ -449,6 +449,7 @@ NO_CRDS: tuple[str, ...] = ()
         ({"policy": {"tools": "ledger"}}, "and there is none; set journal.store"),
         ({**ENVOY_GATEWAY, "policy": {"mode": "observe"}}, "Envoy Gateway does not offer; use mode istio or standalone"),
         ({"health": {"hungAfterSeconds": 5, "intervalSeconds": 6}}, "exceeds health.hungAfterSeconds 5"),
+        ({"processor": {"maxBodiesBytes": 1_000_000}}, "has no room for one request of processor.maxRequestBytes 67108864"),
         ({"routes": [ROUTE, ROUTE]}, "two routes have the name chat"),
         ({"routes": [ROUTE, ROUTE | {"name": "other"}]}, "two routes have the path /v1/chat/completions"),
         ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name is the chart's own"),

@@ -27,6 +27,9 @@ and by the first object, so that `helm template` refuses too. */}}
 {{- if gt (int .Values.health.intervalSeconds) (int .Values.health.hungAfterSeconds) -}}
 {{- fail (printf "health.intervalSeconds: %d exceeds health.hungAfterSeconds %d; hung is what two looks found" (int .Values.health.intervalSeconds) (int .Values.health.hungAfterSeconds)) -}}
 {{- end -}}
+{{- if lt (int64 .Values.processor.maxBodiesBytes) (int64 .Values.processor.maxRequestBytes) -}}
+{{- fail (printf "processor.maxBodiesBytes: %d has no room for one request of processor.maxRequestBytes %d; raise it" (int64 .Values.processor.maxBodiesBytes) (int64 .Values.processor.maxRequestBytes)) -}}
+{{- end -}}
 {{- include "deltafence.validatePolicies" . -}}
 {{- include "deltafence.validateTools" (dict "root" . "severalPods" $severalPods) -}}
 {{- include "deltafence.validateNames" . -}}
