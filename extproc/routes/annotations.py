@@ -8,8 +8,8 @@ Values are strings (Kubernetes allows nothing else) and are trimmed; then
   name and a value that both carry a unit can contradict each other;
 - lists are separated by commas.
 
-``mode: observe`` is refused: watching is another filter in Envoy, which no annotation puts there, so the route would be let through
-unwatched by a team that believes it is watched.
+``mode: observe`` is refused: watching is another filter in Envoy, which no annotation puts there, so the route would be let
+through unwatched by a team that believes it is watched.
 
 Everything else is a problem that carries the annotation's whole name. One problem refuses the object's annotations whole: the
 policy below them stays as it was (an invalid annotation never weakens a policy).
