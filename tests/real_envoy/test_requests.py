@@ -12,7 +12,7 @@ from extproc.sse.dialects import Dialect
 from tests.real_envoy.acts import GOOD
 from tests.real_envoy.h2_client import H2Client
 from tests.real_envoy.stage import STREAMED_CHAT, WHOLE_CHAT, Stage, open_stage
-from tests.real_envoy.wire import encode_chunk, encode_head
+from tests.real_envoy.wire import TEST_MARK, encode_chunk, encode_head
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -227,6 +227,28 @@ async def test_an_ordinary_requests_head_arrives_without_it_too(stage: Stage, me
     assert "forged" not in str(request.head.headers)
     assert {name.lower() for name, _ in FORGED}.isdisjoint(name for name, _ in request.head.headers)
     assert request.head.all("accept-encoding") == ["gzip, br"]
+
+
+HEADERS_MAX = 100
+HEAD_BYTES_MAX = 60 * 1024
+"""Envoy's defaults, which the front has."""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [(f"x-{number}", "v") for number in range(HEADERS_MAX - len(("host", TEST_MARK, "content-length")))],
+        [("x-long", "x" * (HEAD_BYTES_MAX - 100))],
+    ],
+    ids=["many", "long"],
+)
+async def test_the_largest_head_that_the_front_takes_reaches_a_replica(stage: Stage, more: list[tuple[str, str]]) -> None:
+    """The processor adds headers of its own; the egress may not refuse what that makes of it."""
+    client = await stage.ask(STREAMED_CHAT, *more)
+    attempt = await stage.attempt()
+    assert set(more) <= set(attempt.head.headers)
+    await attempt.stream(GOOD)
+    assert (await client.answer()).body == GOOD
 
 
 async def test_query_and_host_are_kept(stage: Stage) -> None:
