@@ -4,6 +4,7 @@ Envoy's egress listener adds its response flags to the answers that it makes up 
 Envoy's are never mistaken for each other. Only the flags named here occur on a listener without retries and timeouts.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -27,6 +28,9 @@ ENVOY_FLAGS: Final[dict[str, Cause]] = {
 }
 """A flag that is not here is uncertain: the request may have reached a replica."""
 
+RETRY_AFTER_S_MAX: Final = 3600
+_DELAY_SECONDS: Final = re.compile(r"[0-9]{1,18}")
+"""Longer ones mean nothing, and Python refuses to read the longest (sys.set_int_max_str_digits)."""
 
 MENDED_BY: Final[dict[str, str]] = {
     GuardRefusal.LEASE_TOO_LONG: ", since the policy's lease.ttl_ms is above the guard's DELTAFENCE_LEASE_TTL_MAX_MS",
@@ -105,4 +109,4 @@ def _envoy_evidence(head: ResponseHead, flags: str) -> str:
 def _retry_after(head: ResponseHead) -> int | None:
     """Seconds from Retry-After; its date form is left out, since no clock is compared between machines."""
     value = (head.get("retry-after") or "").strip()
-    return min(int(value), 3600) if value.isascii() and value.isdigit() else None
+    return min(int(value), RETRY_AFTER_S_MAX) if _DELAY_SECONDS.fullmatch(value) else None

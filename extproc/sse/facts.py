@@ -10,6 +10,9 @@ Payload = dict[str, object]
 
 ERROR_TEXT_MAX: Final = 512
 """Longest text kept of an error; vLLM has put whole validation reports of many KiB there (CASES ERR-07)."""
+WHOLE_NUMBER_MAX: Final = 2**53 - 1
+"""What every JSON reader takes exactly (RFC 7493 section 2.2), and no encoder or database of ours refuses. A replica's number
+beyond it is nothing that we could hand on."""
 
 
 class Ending(StrEnum):
@@ -104,9 +107,8 @@ def upstream_error(said: object) -> UpstreamError:
     """The facts in an error of unknown shape: a string, an object, or an object that wraps the real one under ``error``."""
     if not isinstance(said, dict):
         return UpstreamError(_bounded(str(said)))
-    inner = said.get("error")
-    if isinstance(inner, dict):
-        return upstream_error(inner)
+    while isinstance(inner := said.get("error"), dict):
+        said = inner
     message = said.get("message") or inner
     kind = said.get("type")
     code = said.get("code")
@@ -119,7 +121,13 @@ def upstream_error(said: object) -> UpstreamError:
 
 def token_count(usage: object, key: str) -> int | None:
     """A count out of a ``usage`` object, or None where it has no such count."""
-    return _whole_number(usage.get(key)) if isinstance(usage, dict) else None
+    return count(usage.get(key)) if isinstance(usage, dict) else None
+
+
+def count(value: object) -> int | None:
+    """``value`` where it can be a number of things, from 0 to WHOLE_NUMBER_MAX; else None."""
+    number = _whole_number(value)
+    return number if number is not None and number >= 0 else None
 
 
 def carries(fields: object, names: tuple[str, ...]) -> bool:
@@ -128,7 +136,9 @@ def carries(fields: object, names: tuple[str, ...]) -> bool:
 
 
 def _whole_number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) <= WHOLE_NUMBER_MAX else None
 
 
 def _bounded(text: str) -> str:

@@ -13,6 +13,7 @@ from extproc.sse.facts import (
     Payload,
     Reading,
     carries,
+    count,
     token_count,
     upstream_error,
 )
@@ -48,8 +49,8 @@ class ResponseAnswer(Answer):
             if reading.ending is not Ending.FINISHED:
                 return reading
             self.finished = True
-        number = payload.get("sequence_number")
-        if isinstance(number, int):
+        number = count(payload.get("sequence_number"))
+        if number is not None:
             self.next_sequence_number = number + 1
         return reading
 

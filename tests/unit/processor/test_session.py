@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from extproc.contract.errors import FORMS, ErrorCode
 from extproc.decision.causes import Fencing
 from extproc.decision.policy import DeadlinesPolicy, KeepAlivePolicy, Policy, ToolsMode
 from extproc.sse.terminal import KEEP_ALIVE_COMMENT
@@ -183,13 +184,18 @@ async def test_exhausted_attempts_are_an_honest_status_that_no_sdk_repeats() -> 
     assert stream.header("x-should-retry") == "false"
 
 
-async def test_a_replicas_refusal_is_handed_on_when_nobody_has_room() -> None:
+@pytest.mark.parametrize(
+    ("said", "handed_on"),
+    [("17", "17"), ("99999", "3600"), ("9" * 5_000, None), ("-1", None), ("Mon, 30 Nov 2026 09:00:00 GMT", None)],
+)
+async def test_a_replicas_refusal_is_handed_on_when_nobody_has_room(said: str, handed_on: str | None) -> None:
     stage = Stage(policy=Policy(max_attempts=5))
     stream, task = stage.ask()
     for _ in range(3):
-        (await stage.attempts.opened.get()).head(429, (("retry-after", "17"),))
+        (await stage.attempts.opened.get()).head(429, (("retry-after", said),))
     await task
-    assert (stream.status, stream.header("retry-after")) == (429, "17")
+    default = str(FORMS[ErrorCode.OVERLOADED].retry_after_s)
+    assert (stream.status, stream.header("retry-after")) == (429, handed_on or default)
     assert json.loads(stream.body)["error"]["code"] == "overloaded"
 
 

@@ -151,7 +151,7 @@ def test_fc_07_a_chunk_without_choices_is_neither_content_nor_an_end(head: bytes
     assert not reader.finished
 
 
-@pytest.mark.parametrize("counts", [None, {}, {"completion_tokens": None}, {"completion_tokens": True}, 5])
+@pytest.mark.parametrize("counts", [None, {}, 5, *({"completion_tokens": told} for told in (None, True, -1, 2**53, 2**64 - 1))])
 def test_fc_07_a_usage_that_tells_nothing_changes_nothing(counts: object):
     outcome = read(R + chat_chunk([], usage=counts) + data({"choices": [{"delta": {"content": "x"}}], "usage": counts}))
     assert (outcome.usage_tokens, outcome.tokens, outcome.token_source) == (None, 1, "counted")

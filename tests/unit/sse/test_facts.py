@@ -30,6 +30,8 @@ CHOICE = {"index": 0, "delta": {"content": "x"}, "finish_reason": None}
         (chat_chunk([CHOICE], error={"message": "boom", "code": "c"}), UpstreamError("boom", None, "c")),
         (data({"error": {"error": {"message": "boom", "type": "t"}}}), UpstreamError("boom", "t")),
         (data({"error": {"error": "boom"}}), UpstreamError("boom")),
+        (b'data: {"error":' + b'{"error":' * 1_000 + b'"boom"' + b"}" * 1_001 + b"\n\n", UpstreamError("boom")),
+        (b'data: {"error": {"message": "boom", "code": 1' + b"0" * 40 + b', "p": NaN}}\n\n', UpstreamError("boom")),
         (data({"error": {}}), UpstreamError("the replica gave no message")),
         (data({"error": ["boom"]}), UpstreamError("['boom']")),
         (data({"error": True}), UpstreamError("True")),

@@ -156,7 +156,7 @@ def test_the_next_sequence_number_follows_the_last_forwarded_event():
     assert reader.next_sequence_number == 5
 
 
-@pytest.mark.parametrize("number", [None, "7", 1.5])
+@pytest.mark.parametrize("number", [None, "7", 1.5, True, -1, 2**53, 2**64 - 1])
 def test_a_sequence_number_that_is_none_is_not_followed(number: object):
     reader = StreamReader(Dialect.RESPONSES)
     reader.feed(typed({"type": "response.created", "sequence_number": number}))
