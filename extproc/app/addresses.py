@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import SplitResult, urlsplit
 
+from extproc.contract.urls import without_secrets
+
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -97,20 +99,24 @@ class ReplicaAddress:
     @classmethod
     def parse(cls, url: str) -> Self:
         """``http://host[:port]`` or ``https://host[:port]``. Raises ValueError with the reason."""
-        parts = urlsplit(url)
+        shown = without_secrets(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise ValueError(f"{shown!r} is no URL") from None
         if parts.scheme not in DEFAULT_PORTS:
-            raise ValueError(f"{url!r} does not start with http:// or https://")
+            raise ValueError(f"{shown!r} does not start with http:// or https://")
         if not parts.hostname:
-            raise ValueError(f"{url!r} has no host")
+            raise ValueError(f"{shown!r} has no host")
         if parts.username is not None or parts.password is not None:
-            raise ValueError(f"{url!r} holds credentials; the client's own Authorization header reaches the replica")
+            raise ValueError(f"{shown!r} holds credentials; the client's own Authorization header reaches the replica")
         if parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} goes beyond host and port; clients' paths reach the replica as they are")
-        port = _port_of(parts, url)
+            raise ValueError(f"{shown!r} goes beyond host and port; clients' paths reach the replica as they are")
+        port = _port_of(parts, shown)
         if port == 0:
-            raise ValueError(f"{url!r} has port 0")
+            raise ValueError(f"{shown!r} has port 0")
         if not parts.hostname.isascii() or not parts.hostname.isprintable() or " " in parts.hostname:
-            raise ValueError(f"{url!r} has a host that is not plain ASCII")
+            raise ValueError(f"{shown!r} has a host that is not plain ASCII")
         return cls(scheme=parts.scheme, host=parts.hostname, port=port or DEFAULT_PORTS[parts.scheme])
 
     @property

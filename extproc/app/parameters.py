@@ -49,6 +49,14 @@ def _json_or_text(value: str) -> object:
         return value
 
 
+def read_text(file: Path, option: str) -> str:
+    """What is in a file of UTF-8. Raises click.ClickException."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{option} {file} can't be read: {error}") from error
+
+
 def read_secret(file: Path | None, option: str) -> str:
     """The secret in a file, without the line break that editors leave; empty without a file. Raises click.ClickException."""
     if file is None:

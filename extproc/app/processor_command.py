@@ -7,7 +7,7 @@ import click
 import uvloop
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter, read_secret
+from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter, read_secret, read_text
 from extproc.app.processor import ProcessorSettings, run_processor
 from extproc.app.replica_facts import read_replica_facts
 from extproc.app.store_options import require_takeover_after_leases, store_options
@@ -177,10 +177,8 @@ def read_default(policy: Path | None) -> Layer | None:
     if policy is None:
         return None
     try:
-        layer = read_layer(policy.read_text(encoding="utf-8"), source=f"file {policy}")
+        layer = read_layer(read_text(policy, "--policy"), source=f"file {policy}")
         overlay(DEFAULT_POLICY, layer)
-    except OSError as error:
-        raise click.ClickException(f"--policy {policy}: {error.strerror}") from error
     except PolicyError as error:
         raise click.ClickException(f"--policy {policy}: {error}") from error
     return layer

@@ -12,7 +12,7 @@ from extproc.app.envoy_config import ToolEndpoint
 from extproc.app.envoy_process import EnvoyMissingError, find_envoy
 from extproc.app.gateway import StoppedAtOnceError, run_gateway
 from extproc.app.gateway_settings import DEFAULT_TOOLS_LISTEN, PROCESSORS_MAX, GatewaySettings, StartRefusedError
-from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, TOOL_OPTION
+from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, TOOL_OPTION, read_text
 from extproc.decision.policy import DEFAULT_POLICY, Policy
 from extproc.routes.document import read_policy
 from extproc.routes.problems import PolicyError
@@ -112,6 +112,6 @@ def up(
 
 def _read_valid_policy(path: Path) -> Policy:
     try:
-        return read_policy(path.read_text(encoding="utf-8"), source=str(path))
-    except (PolicyError, UnicodeDecodeError) as problem:
+        return read_policy(read_text(path, "--policy"), source=str(path))
+    except PolicyError as problem:
         raise click.ClickException(f"--policy {path}: {problem}") from problem

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import urlsplit
 
+from extproc.contract.urls import without_secrets
 from extproc.decision.looks import BODY_BYTES_MAX, LookRequest, Outcome
 
 HEAD_BYTES_MAX: Final = 65_536
@@ -39,9 +40,9 @@ class Target:
         """``http://host[:port]`` or ``https://host[:port]``. Raises ValueError with the reason."""
         parts = urlsplit(url)
         if parts.scheme not in _PORTS or not parts.hostname:
-            raise ValueError(f"{url!r} is not http://HOST[:PORT] or https://HOST[:PORT]")
+            raise ValueError(f"{without_secrets(url)!r} is not http://HOST[:PORT] or https://HOST[:PORT]")
         if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
-            raise ValueError(f"{url!r} goes beyond host and port")
+            raise ValueError(f"{without_secrets(url)!r} goes beyond host and port")
         context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         return cls(host=parts.hostname, port=parts.port or _PORTS[parts.scheme], tls=context, api_key=api_key)
 

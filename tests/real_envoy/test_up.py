@@ -259,6 +259,8 @@ async def test_a_database_named_by_the_environment_is_not_on_the_processors_comm
             "one of them is given twice",
         ),
         (["--drain-limit", "30"], "Invalid value for '--drain-limit'"),
+        # A file that may be opened and not read, whoever asks.
+        (["--policy", "/proc/self/mem"], "/mem can't be read: [Errno "),
         (["--replica-ca", "/nonexistent"], "Invalid value for '--replica-ca'"),
     ],
 )

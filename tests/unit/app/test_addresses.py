@@ -1,8 +1,10 @@
 import socket
+from collections.abc import Callable
 
 import pytest
 
 from extproc.app.addresses import Address, ReplicaAddress, host_port
+from extproc.worker.plain_http import Target
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,7 @@ def test_a_replicas_origin_is_read(url, parsed) -> None:
         ("http://127.0.0.1:0", "has port 0"),
         ("http://127.0.0.1:port", "not a number"),
         ("http://127.0.0.1:70000", "not a number"),
+        ("http://[::1", "is no URL"),
         ("http://a b", "not plain ASCII"),
         ("http://gpü", "not plain ASCII"),
     ],
@@ -109,6 +112,27 @@ def test_a_replicas_origin_is_read(url, parsed) -> None:
 def test_another_replica_url_is_refused_with_the_reason(url, why) -> None:
     with pytest.raises(ValueError, match=why):
         ReplicaAddress.parse(url)
+
+
+@pytest.mark.parametrize("parse", [ReplicaAddress.parse, Target.parse])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:secret@host:80",
+        "http://me:secret@host:80:90",
+        "http://me:se/cret@host",
+        "http://me:secret?@host",
+        "https://me@secret@host/",
+        "ftp://secret@host",
+        "me:secret@host:80",
+        "http://host?key=secret",
+        "http://host/#secret",
+    ],
+)
+def test_a_refusal_does_not_repeat_what_may_be_a_secret(parse: Callable[[str], object], url: str) -> None:
+    with pytest.raises(ValueError, match="host") as refusal:
+        parse(url)
+    assert "cret" not in str(refusal.value)
 
 
 def test_brackets_come_back_around_ipv6_only() -> None:
