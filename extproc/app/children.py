@@ -90,7 +90,8 @@ async def start_child(name: str, command: Sequence[str | os.PathLike[str]]) -> C
 
 @dataclass(slots=True, kw_only=True)
 class ChildGroup:
-    """Children that end together: leaving the ``async with`` block ends them all, however it is left."""
+    """Children that end together: leaving the ``async with`` block ends them all, however it is left. A cancellation, of
+    the block or of its end, leaves them no grace."""
 
     grace_s: float
     """Between SIGTERM and SIGKILL at the end; 0 kills."""
@@ -101,7 +102,12 @@ class ChildGroup:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await asyncio.gather(*(child.stop(grace_s=self.grace_s) for child in self.members))
+        grace_s = 0 if kind is not None and issubclass(kind, asyncio.CancelledError) else self.grace_s
+        try:
+            await asyncio.gather(*(child.stop(grace_s=grace_s) for child in self.members))
+        except asyncio.CancelledError:
+            await asyncio.gather(*(child.kill() for child in self.members))
+            raise
 
     async def start(self, name: str, command: Sequence[str | os.PathLike[str]]) -> Child:
         child = await start_child(name, command)

@@ -48,11 +48,11 @@ async def run_gateway(settings: GatewaySettings, *, announce: Callable[[str], No
     if settings.admin.port == 0:
         port = free_ports(settings.admin.host, settings.processors)
         settings = replace(settings, admin=replace(settings.admin, port=port))
-    async with AsyncExitStack() as stack:
-        stack.enter_context(stop.installed())
-        directory = stack.enter_context(run_directory())
-        children = await stack.enter_async_context(ChildGroup(grace_s=ENVOY_STOP_S))
-        try:
+    try:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(stop.installed())
+            directory = stack.enter_context(run_directory())
+            children = await stack.enter_async_context(ChildGroup(grace_s=ENVOY_STOP_S))
             gateway = await start_gateway(settings, directory, children, stack)
             url = await children.outlive(_first_of(gateway.become_ready(), stop.wished))
             if url is None:
@@ -61,11 +61,10 @@ async def run_gateway(settings: GatewaySettings, *, announce: Callable[[str], No
             await children.outlive(stop.wished.wait())
             await children.outlive(gateway.let_requests_end())
             await gateway.stop()
-        except asyncio.CancelledError:
-            if not stop.insisted:
-                raise
-            children.grace_s = 0
-            raise StoppedAtOnceError("stopped at once by a second signal; running requests were cut") from None
+    except asyncio.CancelledError:
+        if not stop.insisted:
+            raise
+        raise StoppedAtOnceError("stopped at once by a second signal; running requests were cut") from None
 
 
 async def start_gateway(settings: GatewaySettings, directory: Path, children: ChildGroup, stack: AsyncExitStack) -> "Gateway":

@@ -116,6 +116,10 @@ async def gone(run: Up) -> bool:
     return run.survivors() == {}
 
 
+async def logged(run: Up, words: str) -> bool:
+    return words in run.log.read_text()
+
+
 # ---- ready
 
 
@@ -329,6 +333,17 @@ async def test_a_second_signal_stops_at_once(start_up, replica, client, eventual
         run.process.send_signal(signal.SIGTERM)
         assert await run.ended() == 1
     assert "stopped at once by a second signal" in run.log.read_text()
+
+
+async def test_a_second_signal_stops_at_once_before_it_is_ready_too(start_up, closed_port, eventually) -> None:
+    run = await start_up("--replica", f"http://127.0.0.1:{closed_port}")
+    await eventually(lambda: logged(run, "journal at"), "its children run")
+    os.kill(run.pid_of("extproc.app processor"), signal.SIGSTOP)  # so that the children's end takes its whole grace
+    run.process.send_signal(signal.SIGTERM)
+    await eventually(lambda: logged(run, "ENVOY_SIGTERM"), "the children are asked to end")
+    run.process.send_signal(signal.SIGTERM)
+    assert await run.ended() == 1
+    assert "Traceback" not in run.log.read_text()
 
 
 @pytest.mark.parametrize(("child", "name"), [("envoy.yaml", "Envoy"), ("extproc.app processor", "processor 1")])
