@@ -15,6 +15,7 @@ import click
 import pytest
 
 from extproc.app.cli import CLICK_COMMANDS, PLAIN_COMMANDS, load
+from extproc.contract.headers import REQUEST_ID
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
@@ -100,7 +101,7 @@ class Trouble:
 async def trouble(directory: Path) -> AsyncIterator[Trouble]:
     journal, policy = directory / "journal.db", directory / "policy.yaml"
     policy.write_text("mode: enforce\n")
-    broken = Fault(where=Where.MID_DECODE, what=What.RESET, times=1, deltas=3)
+    broken = Fault(where=Where.MID_DECODE, what=What.RESET, times=1, deltas=3, header=REQUEST_ID)
     async with start_replica(Settings(tokens=6, faults=(broken,))) as replica:
         options = ("--replica", replica.url, "--journal", journal, "--policy", policy)
         async with running(*options, directory=directory) as gateway:

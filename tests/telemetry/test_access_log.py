@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from extproc.app.demonstration.apis import request_body
+from extproc.contract.headers import REQUEST_ID
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import start_replica
 from extproc.sim.settings import Settings
@@ -58,7 +59,7 @@ async def test_completed_answer_is_completed_also_where_the_client_closes_at_onc
 
 
 async def test_interrupted_stream_says_so_beside_envoys_200(tmp_path) -> None:
-    reset = Fault(where=Where.MID_DECODE, what=What.RESET, times=1)
+    reset = Fault(where=Where.MID_DECODE, what=What.RESET, times=1, header=REQUEST_ID)
     async with logged(tmp_path, Settings(tokens=8, faults=(reset,))) as log:
         await log.gateway.chat()
         front, egress = await log.both()

@@ -5,6 +5,7 @@ import re
 
 import httpx
 
+from extproc.contract.headers import REQUEST_ID
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import start_replica
 from extproc.sim.settings import Settings
@@ -31,7 +32,7 @@ async def test_any_process_tells_of_all_requests_and_every_process_is_scraped(tm
                 while count < 2 or not all([await served(page) for page in pages]):
                     await gateway.chat()
                     count += 1
-            await replica.set_faults(Fault(where=Where.MID_DECODE, what=What.RESET, times=1, deltas=2))
+            await replica.set_faults(Fault(where=Where.MID_DECODE, what=What.RESET, times=1, deltas=2, header=REQUEST_ID))
             broken = await gateway.chat()
             request_id = broken.headers["x-deltafence-request-id"]
 
