@@ -123,7 +123,7 @@ def read_request(dialect: Dialect, head: RequestHeaders, body: bytes, share: Bod
         dialect=dialect,
         method=head.method,
         path=head.path,
-        authority=head.authority,
+        authority=head.authority.rpartition("@")[2],  # user information has no place there (RFC 9113 section 8.3.1)
         headers=forwardable_headers(head.headers),
         body=RequestBody(body, share),
         model=model if isinstance(model, str) else "",

@@ -40,10 +40,10 @@ class Gateway:
     eventually: Callable[..., Awaitable[Any]]
     clients: list[Client] = field(default_factory=list)
 
-    async def ask(self) -> Client:
+    async def ask(self, host: str = "g") -> Client:
         client = await Client.connect(self.url)
         self.clients.append(client)
-        headers = [("host", "g"), (TEST_MARK, "1"), ("content-length", str(len(STREAMED_CHAT)))]
+        headers = [("host", host), (TEST_MARK, "1"), ("content-length", str(len(STREAMED_CHAT)))]
         head = encode_head("POST /v1/chat/completions HTTP/1.1", headers)
         await client.write(head + STREAMED_CHAT)
         return client
@@ -137,3 +137,19 @@ async def test_clients_that_leave_in_crowds_harm_nobody_else(gateway: Gateway):
     await stays.end(T(" there") + F("stop") + D)
     answer = await staying.answer()
     assert (answer.status, answer.body) == (200, R + T("Hi") + T(" there") + F("stop") + D)
+
+
+async def test_a_head_that_http2_does_not_allow_harms_nobody_else(gateway: Gateway):
+    """User information in ``Host``, which HTTP/1.1 takes: with HTTP/2 Envoy would end the connection that all attempts share."""
+    neighbour = await gateway.ask()
+    running = await gateway.attempt()
+    await running.begin()
+    await running.send(R, T("Hi"))
+    await neighbour.until(b'"Hi"')
+    client = await gateway.ask(host="me@g")
+    attempt = await gateway.attempt()
+    assert attempt.head.get("host") == "g"
+    await attempt.stream(R, T("Yes"), F("stop"), D)
+    assert (await client.answer()).body == R + T("Yes") + F("stop") + D
+    await running.end(F("stop"), D)
+    assert (await neighbour.answer()).body == R + T("Hi") + F("stop") + D
