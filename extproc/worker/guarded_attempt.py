@@ -17,6 +17,10 @@ STOP_AHEAD_MS: Final = 100
 finds not only that nothing is published any more but that the slot is free: a patrol's interval and the app's clean-up fit in."""
 
 
+LEAVE_MS: Final = 1_000
+"""How long an app that was cancelled may send into the void before its sends fail."""
+
+
 class LeaseEndedError(ConnectionError):
     """Raised by ``send``: to the app it is as if its peer had gone, which is what an OSError means there (ASGI HTTP 2.4)."""
 
@@ -26,6 +30,11 @@ class GuardedAttempt:
 
     The check comes before a message is handed to the server. Bytes that the server already holds are out of its reach,
     which is one reason why the processor checks its own bound as well.
+
+    An app is stopped where it computes, not where it sends. A framework that streams an async generator leaves it suspended when
+    ``send`` raises, and then the engine computes on for a reader that is gone, until a garbage collection finds the generator:
+    minutes, seen on vLLM. So while the cancellation is on its way, ``send`` publishes nothing and returns, and the app meets the
+    cancellation at its next wait, inside the generator that cleans up after itself.
     """
 
     def __init__(self, *, lease: LeaseHeaders, send: Send, now_ms: ClockMs) -> None:
@@ -43,7 +52,8 @@ class GuardedAttempt:
         self._is_complete = False
         self._send = send
         self._now_ms = now_ms
-        self._task: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopped_at_ms = 0
 
     @property
     def end_state(self) -> AttemptState:
@@ -52,7 +62,7 @@ class GuardedAttempt:
 
     async def run(self, app: App, scope: Scope, receive: Receive) -> None:
         """Returns once the app's task has ended. Raises what the app raised, unless the app was stopped from here."""
-        self._task = asyncio.ensure_future(app(scope, receive, self.send))
+        self._task = asyncio.create_task(_called(app, scope, receive, self.send))
         try:
             await asyncio.wait({self._task})
         finally:
@@ -67,10 +77,20 @@ class GuardedAttempt:
             log.info("attempt %s ended with %r after it was stopped", self.attempt_id, error)
 
     async def send(self, message: Message) -> None:
-        """Raises LeaseEndedError instead of publishing without a lease."""
+        """Publishes nothing without a lease. Raises LeaseEndedError where the app does not end in spite of its cancellation."""
         self.stop_if_over()
         if self.stopped_by is not None:
-            raise LeaseEndedError(f"attempt {self.attempt_id}: {self.stopped_by}")
+            if self._now_ms() - self._stopped_at_ms > LEAVE_MS:
+                raise LeaseEndedError(f"attempt {self.attempt_id}: {self.stopped_by}")
+            return
+        try:
+            await self._hand_on(message)
+        except asyncio.CancelledError:
+            if self.stopped_by is None:
+                raise
+            self._put_cancellation_off()
+
+    async def _hand_on(self, message: Message) -> None:
         if message["type"] == "http.response.body":
             self.published_chunks += 1
             await self._send(message)
@@ -78,6 +98,13 @@ class GuardedAttempt:
             self._is_complete = not message.get("more_body", False)
         else:
             await self._send(self._stamped(message) if message["type"] == "http.response.start" else message)
+
+    def _put_cancellation_off(self) -> None:
+        """To the app's next wait. Where it sends from a task of its own, its task group cancels that again by itself."""
+        if asyncio.current_task() is self._task:
+            assert self._task is not None
+            self._task.uncancel()
+            self._task.cancel()
 
     def stop_if_over(self) -> None:
         """Cancel the app's task once, where the lease has ended or was revoked before the answer was complete."""
@@ -91,6 +118,7 @@ class GuardedAttempt:
     def _stop(self, reason: GuardRefusal) -> None:
         assert self._task is not None
         self.stopped_by = reason
+        self._stopped_at_ms = self._now_ms()
         self._task.cancel()
         log.info("attempt %s stopped: %s after %d chunks", self.attempt_id, reason, self.published_chunks)
 
@@ -98,3 +126,8 @@ class GuardedAttempt:
         self.has_answered = True
         stamp = Stamp(boot_id=self._boot_id, now_ms=self._now_ms())
         return {**start, "headers": [*start.get("headers", ()), *stamp_headers(stamp)]}
+
+
+async def _called(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """An app may return any awaitable; a task takes coroutines only."""
+    await app(scope, receive, send)

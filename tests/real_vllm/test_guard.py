@@ -87,7 +87,7 @@ async def test_cancel_in_prefill_frees_the_slot_and_nothing_was_published(
 
 async def test_lease_that_runs_out_frees_the_slot_by_itself(server: VllmServer, session: aiohttp.ClientSession) -> None:
     """Nobody cancels, nobody closes: the connection stays open and read, as across a network that is cut for renewals only."""
-    response = await start(server, session, "att_expired", ttl_ms=2_000)
+    response = await start(server, session, "att_expired", ttl_ms=6_000)
     with pytest.raises(aiohttp.ClientPayloadError):
         await response.read()
     await server.wait_until_running(session, 0)
