@@ -43,7 +43,11 @@ class Client:
         lines = [f"POST {path} HTTP/1.1", f"host: {address.netloc}", f"content-length: {len(body)}", "connection: close"]
         lines += [f"{name}: {value}" for name, value in headers]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-        await writer.drain()
+        try:
+            await writer.drain()
+        except OSError:
+            writer.close()
+            raise
         return cls(reader, writer)
 
     @property
@@ -69,8 +73,9 @@ class Client:
         return True
 
     def leave(self, *, reset: bool = False) -> None:
-        """Close the connection, by FIN or RST, unless the other side has."""
+        """Close the connection, by FIN or RST; where the other side has, only our end of it is left to close."""
         if self.is_over:
+            self._writer.close()
             return
         self._left_at = time.monotonic()
         self._pump.cancel()

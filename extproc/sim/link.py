@@ -68,8 +68,11 @@ class Link:
         # A task of its own, so that dropping it does not cancel asyncio's, which would be logged as a fault.
         relaying = asyncio.create_task(self._relay(reader, writer))
         self._tasks.add(relaying)
-        await asyncio.wait({relaying})
-        self._tasks.discard(relaying)
+        try:
+            await asyncio.wait({relaying})
+        finally:
+            self._tasks.discard(relaying)
+            writer.close()  # a task that is cancelled before its first step runs no code of its own
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         replica_writer: asyncio.StreamWriter | None = None

@@ -1,0 +1,23 @@
+"""The suite's client leaves no connection open, whoever closes first."""
+
+import asyncio
+
+from extproc.faults.client import Client
+
+
+async def test_leaving_closes_our_end_of_what_the_other_side_has_closed() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+        # Half closed until our end is closed too.
+        ended.set_result(await reader.read())
+
+    ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    client = await Client.send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "/", (), b"")
+    await client.end()
+    client.leave()
+    assert client._writer.is_closing()
+    await ended
+    server.close()
