@@ -124,7 +124,7 @@ chart-tools: setup ## fetch helm, kubectl and API schemas into out/chart-tools
 
 test-chart: chart-tools ## the Helm chart: lint, every mode, schemas, refusals, its pods on the real Envoy
 	$(BIN)/python scripts/chart_reference.py --check
-	$(BIN)/pytest tests/chart
+	$(BIN)/pytest -n 2 --dist loadfile tests/chart
 
 chart-golden: chart-tools ## renew the chart's golden renderings
 	RENEW_GOLDEN=1 $(BIN)/pytest -q tests/chart/test_golden.py

@@ -20,8 +20,10 @@ from tests.real_envoy.wire import LIMIT_S, TEST_MARK, encode_head
 MANY_REPEATS: dict[str, Any] = {
     "retry_budget": {"percent": 100, "min_per_second": 100, "burst": 1000},
     "replay_cost": {"max_prompt_tokens": 10_000_000, "max_prefill_ms": 3_600_000},
+    "deadlines": {"first_delta_ms": 86_400_000, "total_ms": 86_400_000},
 }
-"""Tests fail more requests, and larger ones, than any route would repeat."""
+"""Tests fail more requests, and larger ones, than any route would repeat; and what is learned of prefills from scripted replicas
+says that the largest take longer than a client waits."""
 STREAMED_CHAT = request_body(Dialect.CHAT, model="m", stream=True)
 WHOLE_CHAT = request_body(Dialect.CHAT, model="m", stream=False)
 
