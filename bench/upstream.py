@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.url == b"/metrics":
             self.transport.write(self.replica.metrics())
-        elif self.url == b"/v1/models":
+        elif self.url in (b"/v1/models", b"/health"):
             self.transport.write(MODELS)
         elif self.url.startswith(b"/v1/"):
             self.start(json.loads(self.body))
