@@ -74,7 +74,7 @@ class Service:
         self._limits = limits
         self._policy_of = policy_of
         self._streams = 0
-        self._bodies = BodyRoom(limits.bodies_bytes_max)
+        self.bodies = BodyRoom(limits.bodies_bytes_max)
         self._outliving: set[asyncio.Task[None]] = set()
         self.sessions: set[Session] = set()
 
@@ -119,7 +119,7 @@ class Service:
             return
         client = self._client_stream(stream, policy)
         request_id = f"req_{self._world.new_id()}"
-        share = BodyShare(self._bodies)
+        share = BodyShare(self.bodies)
         try:
             await self._generate(stream, client, request_id, dialect, head, policy, question.route_name or "", share)
         except RequestRejected as rejected:

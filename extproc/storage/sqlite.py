@@ -154,7 +154,7 @@ class SqliteDatabase:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        _use_wal(connection)
+        use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         if self._bytes_max is not None:
             page_bytes = int(connection.execute("PRAGMA page_size").fetchone()[0])
@@ -162,7 +162,7 @@ class SqliteDatabase:
         return connection
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def use_wal(connection: sqlite3.Connection) -> None:
     """Two connections that make a new file's first switch to WAL at once would wait for each other, so SQLite refuses one of them
     at once whatever its busy timeout is. The file keeps the mode, so the one that was refused finds it set soon."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S

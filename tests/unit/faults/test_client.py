@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from extproc.faults.client import Client
 
 
@@ -21,3 +23,26 @@ async def test_leaving_closes_our_end_of_what_the_other_side_has_closed() -> Non
     assert client._writer.is_closing()
     await ended
     server.close()
+
+
+async def test_a_request_that_can_not_be_sent_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Writer:
+        closed = False
+
+        def write(self, data: bytes) -> None:
+            """Into nothing."""
+
+        async def drain(self) -> None:
+            raise ConnectionResetError
+
+        def close(self) -> None:
+            self.closed = True
+
+    async def connect(host: str, port: int) -> tuple[asyncio.StreamReader, Writer]:
+        return asyncio.StreamReader(), writer
+
+    writer = Writer()
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    with pytest.raises(ConnectionResetError):
+        await Client.send("http://127.0.0.1:1", "/", (), b"")
+    assert writer.closed

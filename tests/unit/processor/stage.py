@@ -37,14 +37,14 @@ class FakeStream:
     """Whether bytes can be written without waiting."""
 
     def __init__(self, messages: Sequence[ProcessingRequest], metadata: Sequence[tuple[str, str]] = ()) -> None:
-        self._messages = list(messages)
+        self.messages = list(messages)
         self.initial_metadata = metadata
         self.sent: list[ProcessingResponse] = []
         self.changed = asyncio.Event()
         self.before_write: Callable[[], Awaitable[None]] | None = None
 
     async def read(self) -> ProcessingRequest | None:
-        return self._messages.pop(0) if self._messages else None
+        return self.messages.pop(0) if self.messages else None
 
     def write_now(self, data: bytes) -> bool:
         if self.before_write is not None or not self.at_once:

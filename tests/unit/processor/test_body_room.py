@@ -1,10 +1,13 @@
 """Bodies share one room, and every share comes back whole."""
 
+import asyncio
+
 import pytest
 
 from extproc.processor.body_room import BodyRoom, BodyShare
 from extproc.processor.intake import RequestBody, RequestRejected, read_body
 from extproc.processor.protobuf import HttpBody, ProcessingRequest
+from tests.unit.processor.stage import Stage
 
 
 def test_what_one_has_taken_is_not_there_for_another() -> None:
@@ -47,3 +50,13 @@ async def test_a_body_without_room_is_turned_away_as_overload() -> None:
     assert room.taken_bytes == 3
     share.give_back()
     assert room.taken_bytes == 0
+
+
+async def test_a_request_that_ends_before_its_boundary_leaves_no_share_behind() -> None:
+    stage = Stage()
+    _, task = stage.ask()
+    await stage.attempts.opened.get()
+    assert stage.service.bodies.taken_bytes > 0
+    task.cancel()
+    await asyncio.wait([task])
+    assert stage.service.bodies.taken_bytes == 0

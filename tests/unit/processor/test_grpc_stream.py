@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
 import grpc.aio
 import pytest
 
 from extproc.processor import messages
-from extproc.processor.grpc_transport import GrpcStream
+from extproc.processor.grpc_transport import GrpcStream, GrpcTransport
 from extproc.processor.protobuf import METHOD, SERVICE_NAME, ProcessingRequest, ProcessingResponse, method_handlers
 
 Serve = Callable[[GrpcStream], Awaitable[None]]
@@ -95,3 +96,21 @@ async def test_a_client_that_left_is_told_by_cancellation_and_by_the_next_write(
         was_cancelled, _ = await ended
     assert was_cancelled
     assert "Exception in callback" not in caplog.text
+
+
+async def test_a_thousand_calls_that_wait_at_once_are_all_taken_up(tmp_path: Path):
+    """They come while the loop is busy, so that none is taken up before all have come."""
+
+    class TakesUp:
+        async def process(self, stream: GrpcStream) -> None:
+            await stream.read()
+
+    transport = GrpcTransport(TakesUp(), f"unix:{tmp_path}/s")  # type: ignore[arg-type]
+    await transport.start()
+    with grpc.insecure_channel(f"unix:{tmp_path}/s") as channel:
+        grpc.channel_ready_future(channel).result()
+        method = channel.unary_stream(f"/{SERVICE_NAME}/{METHOD}", request_serializer=ProcessingRequest.SerializeToString)
+        calls = [method(ProcessingRequest()) for _ in range(3_000)]
+        codes = await asyncio.to_thread(lambda: {call.code() for call in calls})
+    await transport.stop(None)
+    assert codes == {grpc.StatusCode.OK}

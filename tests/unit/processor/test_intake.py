@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -155,3 +156,9 @@ def test_only_what_may_go_on_goes_on() -> None:
         ("x-custom", "b"),
     )
     assert forwardable_headers(headers) == (("authorization", "Bearer key"), ("x-custom", "a"), ("x-custom", "b"))
+
+
+@pytest.mark.parametrize(("said", "sent"), [("gateway", "gateway"), ("me@gateway:80", "gateway:80"), ("a@b@c", "c"), ("", "")])
+def test_user_information_of_an_authority_goes_no_further(said: str, sent: str) -> None:
+    request = read_request(Dialect.CHAT, replace(head(), authority=said), b"{}")
+    assert request.authority == sent

@@ -7,12 +7,12 @@ from types import FrameType
 from tests.unit.processor.stage import DONE, FINISH, ROLE, Stage, text, until
 
 
-def holders(prompt: bytes) -> list[object]:
-    """What refers to these bytes beside the test: objects, and coroutines that wait."""
+def holders(held: object) -> list[object]:
+    """What refers to it beside the test: objects, and coroutines that wait."""
     test = asyncio.current_task()
     assert test is not None
     # Frames that run are the test's own; everybody else's coroutine waits, and is found as such.
-    return [each for each in gc.get_referrers(prompt) if not isinstance(each, FrameType) and each is not test.get_coro()]
+    return [each for each in gc.get_referrers(held) if not isinstance(each, FrameType) and each is not test.get_coro()]
 
 
 async def test_a_prompt_is_let_go_of_at_the_boundary() -> None:
@@ -29,3 +29,15 @@ async def test_a_prompt_is_let_go_of_at_the_boundary() -> None:
     assert holders(prompt) == []
     attempt.send(FINISH + DONE)
     await task
+
+
+async def test_envoys_first_message_is_let_go_of_once_it_is_read() -> None:
+    """It holds every header and route metadata, and a stream lives for minutes."""
+    stage = Stage()
+    stream, task = stage.ask()
+    first = stream.messages[0]
+    assert holders(first) == [stream.messages]
+    await stage.attempts.opened.get()
+    assert holders(first) == []
+    task.cancel()
+    await asyncio.wait([task])

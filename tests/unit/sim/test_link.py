@@ -121,3 +121,18 @@ async def test_dropped_connections_are_closed_though_the_link_is_cut(peer_and_li
     await link.drop()
     assert (await reader.read(), await far_reader.read()) == (b"", b"")
     writer.close()
+
+
+async def test_a_connection_that_is_dropped_before_it_is_carried_is_closed_all_the_same() -> None:
+    class Writer:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    link, writer = Link(0), Writer()
+    carrying = asyncio.create_task(link.carry(asyncio.StreamReader(), writer))  # type: ignore[arg-type]
+    await asyncio.sleep(0)  # it has begun its relaying task, whose first step is still to come
+    await link.drop()
+    await carrying
+    assert writer.closed

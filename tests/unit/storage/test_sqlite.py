@@ -8,7 +8,7 @@ import pytest
 
 from extproc.storage.migrations import SQL
 from extproc.storage.script import Script, StorageUnavailable
-from extproc.storage.sqlite import SqliteDatabase
+from extproc.storage.sqlite import SqliteDatabase, use_wal
 
 
 def keep_alive(processor_id: str) -> Script[None]:
@@ -114,3 +114,32 @@ async def test_only_what_was_written_and_not_synced_may_be_stored(
     assert caught.value.perhaps_stored is perhaps_stored
     monkeypatch.undo()
     await database.close()
+
+
+class Refusing:
+    """A connection whose switch to WAL is refused so often, as where another one switches at the same time."""
+
+    def __init__(self, code: int, times: int) -> None:
+        self.error = sqlite3.OperationalError("database is locked")
+        self.error.sqlite_errorcode = code
+        self.times = times
+
+    def execute(self, statement: str) -> None:
+        assert statement == "PRAGMA journal_mode = WAL"
+        self.times -= 1
+        if self.times >= 0:
+            raise self.error
+
+
+def test_a_switch_to_wal_that_meets_another_ones_is_made_again():
+    connection = Refusing(sqlite3.SQLITE_BUSY, times=3)
+    use_wal(connection)  # type: ignore[arg-type]
+    assert connection.times == -1
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN])
+def test_a_switch_to_wal_that_can_not_be_made_is_tried_once(code: int):
+    connection = Refusing(code, times=3)
+    with pytest.raises(sqlite3.OperationalError):
+        use_wal(connection)  # type: ignore[arg-type]
+    assert connection.times == 2

@@ -76,3 +76,12 @@ def test_without_a_receiver_there_is_a_scrape_and_no_span() -> None:
     assert opened.tracer_provider is None
     assert opened.registry.get_sample_value("process_start_time_seconds") > 0
     opened.close()
+
+
+async def test_what_was_put_off_is_told_before_the_end() -> None:
+    telemetry = Telemetry(instance_id="p1", environment={}, later=lambda tell: None)
+    for event in REPEATED:
+        telemetry.observer.saw(event)
+    assert list(telemetry.recent.ended) == []
+    await telemetry.close()
+    assert [story.facts.request_id for story in telemetry.recent.ended] == [REPEATED[0].request_id]

@@ -40,7 +40,8 @@ class Admin:
     resolver: PolicyResolver = field(
         default_factory=lambda: PolicyResolver(default=read_layer("tools: ledger", source="file default.yaml"))
     )
-    telemetry: Telemetry = field(default_factory=lambda: Telemetry(instance_id="p1", environment={}))
+    telemetry: Telemetry = field(default_factory=lambda: Telemetry(instance_id="p1", environment={}, later=lambda tell: None))
+    """Told nothing until somebody asks: a page that is not brought up to date shows nothing."""
     draining: bool = False
     now_ms: int = BEGIN_MS + 10_000
     url: str = ""
@@ -70,6 +71,7 @@ async def serving(admin: Admin, siblings: Siblings | None = None) -> AsyncIterat
     server = AdminServer(
         journal=admin.journal,
         is_ready=lambda: not admin.draining,
+        before_answers=admin.telemetry.observer.tell,
         routes=report,
         pages=[*StatusPages(sources, siblings).routes(), *Scrape(admin.telemetry.registry).routes()],
     )
