@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from functools import partial
 from typing import Final, NoReturn
 
 import grpc
@@ -28,18 +29,21 @@ OPTIONS: Final = (
 )
 
 
+BegunWrite = Coroutine[asyncio.Future[None], None, None]
+
+
 class GrpcStream:
     """ports.Stream over a grpc.aio call.
 
     A write of grpc.aio is a coroutine that starts to send in its first step and ends with the send's completion. ``write_now``
     takes the first step itself and lets the completion take the next, as a task would, without the two wake-ups of a task.
-    Invariant: ``_writing`` is the write that was begun so and has not ended; gRPC takes one write of a call at a time.
+    gRPC takes one write of a call at a time.
     """
 
     def __init__(self, call: grpc.aio.ServicerContext) -> None:
         self._call = call
-        self._writing: Coroutine[asyncio.Future[None], None, None] | None = None
         self._completion: asyncio.Future[None] | None = None
+        """What the write that was begun so waits for; None where none is under way."""
 
     @property
     def initial_metadata(self) -> Sequence[tuple[str, str]]:
@@ -58,27 +62,21 @@ class GrpcStream:
 
     def write_now(self, data: bytes) -> bool:
         """See ports.Stream. False also where the call is over, which ``write`` says in gRPC's words."""
-        if self._writing is not None:
-            return False
-        self._writing = self._call.write(data)
-        return self._step()
+        return self._completion is None and self._step(self._call.write(data))
 
-    def _step(self, _: object = None) -> bool:
-        """Let the begun write go as far as it can without waiting; whether it has not failed."""
-        assert self._writing is not None, "a step of no write"
+    def _step(self, writing: BegunWrite, _: object = None) -> bool:
+        """Let a write go as far as it can without waiting; whether it has not failed."""
         self._completion = None
         try:
-            completion = self._writing.send(None)
+            completion = writing.send(None)
         except StopIteration:
-            self._writing = None
             return True
         except (Exception, asyncio.CancelledError):
             # The call is over: whoever serves it is cancelled by grpc.aio, or learns it from its next write.
-            self._writing = None
             return False
         # Set by ``await``, and taken back by whoever waits for the future: that is a task elsewhere, and here this.
         completion._asyncio_future_blocking = False
-        completion.add_done_callback(self._step)
+        completion.add_done_callback(partial(self._step, writing))
         self._completion = completion
         return True
 

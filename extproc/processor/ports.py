@@ -28,13 +28,11 @@ class Stream(Protocol):
     async def read(self) -> ProcessingRequest | None:
         """Envoy's next message; None at the stream's end."""
 
-    @property
-    def write(self) -> Callable[[ProcessingResponse | bytes], Awaitable[None]]:
-        """Sends a message, or the bytes of one."""
+    async def write(self, message: ProcessingResponse | bytes) -> None:
+        """Send a message, or the bytes of one."""
 
-    @property
-    def write_now(self) -> Callable[[bytes], bool] | None:
-        """Sends the bytes of a message if that needs no waiting; else sends nothing and says False. None: it may always wait."""
+    def write_now(self, data: bytes) -> bool:
+        """Send the bytes of a message if that needs no waiting; else send nothing and say False."""
 
     async def abort(self, detail: str) -> NoReturn:
         """End the stream with an error status, which makes Envoy cut what the client was receiving."""

@@ -53,11 +53,7 @@ class FakeStream:
         self.changed.set()
         return True
 
-    @property
-    def write(self) -> Callable[[ProcessingResponse | bytes], Awaitable[None]]:
-        return self._write
-
-    async def _write(self, message: ProcessingResponse | bytes) -> None:
+    async def write(self, message: ProcessingResponse | bytes) -> None:
         if self.before_write is not None:
             await self.before_write()
         self.sent.append(ProcessingResponse.FromString(message) if isinstance(message, bytes) else message)
