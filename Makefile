@@ -68,7 +68,7 @@ test-faults: setup ## the fault suite's short selection, and the gateways broken
 	$(BIN)/pytest -n 2 --dist loadfile --timeout 300 tests/faults
 
 faults: export SEED ?= 0
-faults: setup ## every fault point of the token loop through the real Envoy, about 10 minutes; report in out/faults
+faults: setup ## every fault point of the token loop through the real Envoy, about 4 minutes; report in out/faults
 	rm -rf out/faults
 	$(BIN)/deltafence faults run --seed $(SEED) --out out/faults
 

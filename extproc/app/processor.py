@@ -26,6 +26,7 @@ from extproc.app.surroundings import Surroundings
 from extproc.app.wires import EgressProtocol, TransportKind, make_attempt_client, make_transport
 from extproc.decision.policy import Policy
 from extproc.decision.verdicts import HealthSettings
+from extproc.processor.body_room import BODIES_BYTES_MAX
 from extproc.processor.decision_log import NO_DECISION_LOG, DecisionFile
 from extproc.processor.gathering import Gathering
 from extproc.processor.keyed import Keying
@@ -70,7 +71,7 @@ class ProcessorSettings:
     keys: KeySettings = field(default_factory=KeySettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     request_bytes_max: int = 64 << 20
-    bodies_bytes_max: int = 512 << 20
+    bodies_bytes_max: int = BODIES_BYTES_MAX
     held_bytes_max: int = 64 << 20
     streams_max: int = 10_000
     drain_limit_s: float = 5.0

@@ -18,6 +18,7 @@ from extproc.decision.identity import Facts
 from extproc.decision.policy import DEFAULT_POLICY
 from extproc.decision.verdicts import HealthSettings
 from extproc.kubernetes.access import OutsideClusterError
+from extproc.processor.body_room import BODIES_BYTES_MAX
 from extproc.routes.document import Layer, overlay, read_layer
 from extproc.routes.problems import PolicyError
 from extproc.routes.resolution import PolicyResolver
@@ -57,7 +58,7 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 @click.option("--max-request-bytes", default=64 << 20, show_default=True, type=click.IntRange(1), help="Larger bodies get 413.")
 @click.option(
     "--max-bodies-bytes",
-    default=512 << 20,
+    default=BODIES_BYTES_MAX,
     show_default=True,
     type=click.IntRange(1),
     help="Of all bodies that may still be repeated; more get 503.",

@@ -4,6 +4,11 @@ Each body alone is bounded (``request_bytes_max``), but clients choose how many 
 request may be repeated: many large ones that never end would fill any memory.
 """
 
+from typing import Final
+
+BODIES_BYTES_MAX: Final = 512 << 20
+"""Eight of the largest bodies that are taken by default, or some ten thousand of the usual size."""
+
 
 class BodyRoom:
     """The bytes that are taken. Invariant: ``taken_bytes`` is the sum of all shares, and never above ``bytes_max``."""

@@ -20,7 +20,7 @@ from extproc.decision.request import RequestState
 from extproc.journal.records import EventKind
 from extproc.journal.texts import RequestText
 from extproc.processor import messages, wording
-from extproc.processor.body_room import BodyRoom, BodyShare
+from extproc.processor.body_room import BODIES_BYTES_MAX, BodyRoom, BodyShare
 from extproc.processor.client_stream import ClientStream, Metadata, Written
 from extproc.processor.intake import ClientGone, RequestRejected, check_head, read_body, read_request, trace_parent
 from extproc.processor.keyed import KeptClientStream, answer_repeat
@@ -54,7 +54,7 @@ class ServiceLimits:
 
     request_bytes_max: int
     streams_max: int
-    bodies_bytes_max: int = 512 << 20
+    bodies_bytes_max: int = BODIES_BYTES_MAX
     """Of all bodies together that may still be repeated."""
 
 

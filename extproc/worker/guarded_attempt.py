@@ -15,8 +15,6 @@ log = logging.getLogger("deltafence.guard")
 STOP_AHEAD_MS: Final = 100
 """A lease counts as over this long before it is. Stopping early is always safe, and whoever may repeat from the lease's end on
 finds not only that nothing is published any more but that the slot is free: a patrol's interval and the app's clean-up fit in."""
-
-
 LEAVE_MS: Final = 1_000
 """How long an app that was cancelled may send into the void before its sends fail."""
 
