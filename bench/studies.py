@@ -213,19 +213,23 @@ def _per_delta(run: Measurement) -> Figures:
     return {key: summary[key] for key in keys}
 
 
+UNDER_LOAD: Final = (
+    "deltas_per_s",
+    "deltas_per_piece",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "gap_p99_ms",
+    "finished",
+    "failures",
+    "processor_cores",
+    "load_cores",
+    "upstream_cores",
+)
+
+
 def _under_load(run: Measurement) -> Figures:
     summary = run.summary()
-    keys = (
-        "deltas_per_s",
-        "deltas_per_piece",
-        "ttft_p50_ms",
-        "ttft_p99_ms",
-        "gap_p99_ms",
-        "finished",
-        "failures",
-        "processor_cores",
-    )
-    return {key: summary[key] for key in (*keys, "load_cores", "upstream_cores")}
+    return {key: summary[key] for key in UNDER_LOAD}
 
 
 def _kib_per_stream(points: list[Figures], key: str) -> float:

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,17 @@ class VllmServer:
             assert response.status == 200, await response.text()
             answer: dict[str, Any] = await response.json()
             return answer
+
+
+@contextmanager
+def served(model: Path, folder: Path, environment: Path, *options: str) -> Iterator[VllmServer]:
+    """A server of its own for the length of a block; not ready yet when that begins."""
+    server = VllmServer(environment=environment, model=model, folder=folder, port=free_port(), options=options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 def chat(*, prompt: str = "one lease and one clock", max_tokens: int = 64, stream: bool = True) -> dict[str, Any]:

@@ -16,25 +16,15 @@ import pytest
 from extproc.contract import headers
 from extproc.contract.guard import CANCEL_PATH_FORMAT, FACTS_PATH, HEARTBEAT_PATH
 from tests.real_vllm.conftest import ENVIRONMENT
-from tests.real_vllm.server import CHAT, MODEL, SECRET, VllmServer, chat, free_port
+from tests.real_vllm.server import CHAT, MODEL, SECRET, VllmServer, chat, served
 
 CONNECTIONS_MAX = 200
 
 
 @pytest.fixture(scope="module")
 def two_processes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    server = VllmServer(
-        environment=ENVIRONMENT,
-        model=model,
-        folder=tmp_path_factory.mktemp("vllm"),
-        port=free_port(),
-        options=("--api-server-count", "2"),
-    )
-    try:
-        server.start()
+    with served(model, tmp_path_factory.mktemp("vllm"), ENVIRONMENT, "--api-server-count", "2") as server:
         yield server
-    finally:
-        server.stop()
 
 
 class Visitor:

@@ -14,7 +14,7 @@ import pytest
 
 from extproc.decision.identity import Facts, read_cache_config, read_models
 from tests.real_vllm.conftest import ENVIRONMENT
-from tests.real_vllm.server import MODEL, VllmServer, free_port
+from tests.real_vllm.server import MODEL, VllmServer, served
 
 COMPLETIONS = "/v1/completions"
 TOKENS = 24
@@ -25,18 +25,8 @@ VOCABULARY = range(2, 500)
 
 @pytest.fixture(scope="module")
 def caching_one(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    server = VllmServer(
-        environment=ENVIRONMENT,
-        model=model,
-        folder=tmp_path_factory.mktemp("vllm"),
-        port=free_port(),
-        options=("--enable-prefix-caching",),
-    )
-    try:
-        server.start()
+    with served(model, tmp_path_factory.mktemp("vllm"), ENVIRONMENT, "--enable-prefix-caching") as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

@@ -159,11 +159,8 @@ class Site(Worker):
             self.way.send(self.fleet.attempts[number].request.on_cancel_refused, number)
 
     def publish(self, number: int, boot: str) -> None:
-        attempt = self.attempts.get(number)
-        if boot != self.boot or attempt is None or attempt.state != "running":
-            return
-        if not self.can_publish(number):
-            attempt.state = "stopped"
+        attempt = self.find_publisher(number, boot)
+        if attempt is None:
             return
         if not self.is_hung:
             piece = self.next_piece(attempt)

@@ -146,12 +146,19 @@ class Worker:
             return GuardRefusal.DUPLICATE_ATTEMPT
         return GuardRefusal.LEASE_EXPIRED if is_over else None
 
-    def publish(self, number: int, boot: str) -> None:
+    def find_publisher(self, number: int, boot: str) -> Running | None:
+        """The attempt if it runs in this process and may publish; one whose lease is over is stopped by being looked at."""
         attempt = self.attempts.get(number)
         if boot != self.boot or attempt is None or attempt.state != "running":
-            return
+            return None
         if not self.can_publish(number):
             attempt.state = "stopped"
+            return None
+        return attempt
+
+    def publish(self, number: int, boot: str) -> None:
+        attempt = self.find_publisher(number, boot)
+        if attempt is None:
             return
         self.world.published(number)
         self.world.send(self.world.on_chunk, number)

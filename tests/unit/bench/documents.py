@@ -5,7 +5,7 @@ from typing import Any
 from bench import report
 from bench.run import Measurement
 from bench.scenarios import SCENARIOS
-from bench.studies import SOAK_JUDGED_S, growth_mib
+from bench.studies import SOAK_JUDGED_S, UNDER_LOAD, growth_mib
 
 
 def summary(processor_us: float, envoy_us: float = 0, ttft_ms: float = 20) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def everything() -> dict[str, Any]:
         "litellm": summary(1_000),
     }
     contenders = {name: {scenario.name: dict(run) for scenario in SCENARIOS} for name, run in loads.items()}
-    load = {"offered_per_s": 9_000} | {key: loads["deltafence"][key] for key in LOAD_KEYS}
+    load = {"offered_per_s": 9_000} | {key: loads["deltafence"][key] for key in UNDER_LOAD}
     samples = [{"at_s": 30 * number, "processor_mib": 90.0} | load for number in range(1, 41)]
     points = [
         {"streams": streams, "processor_mib": 80 + streams * 32 / 1024, "envoy_mib": 50.0, "failed": 0} for streams in (0, 2000)
@@ -52,17 +52,3 @@ def everything() -> dict[str, Any]:
         },
     }
     return report.report(contenders, studies, rounds=2, load_average=0.1)
-
-
-LOAD_KEYS = (
-    "deltas_per_s",
-    "deltas_per_piece",
-    "ttft_p50_ms",
-    "ttft_p99_ms",
-    "gap_p99_ms",
-    "finished",
-    "failures",
-    "processor_cores",
-    "load_cores",
-    "upstream_cores",
-)
