@@ -8,6 +8,7 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from bench.scenarios import SCENARIOS
 from bench.studies import STUDIES, Bench, soak
 
 TABLE = "table"
+Table = dict[tuple[str, str], Measurement]
+"""By contender and scenario."""
 
 
 def main() -> None:
@@ -38,12 +41,10 @@ def main() -> None:
             folder=folder,
             names=tuple(arguments.only),
         )
-        measurements, studies = measure(bench, arguments)
-    summaries: report.Summaries = {name: {} for name, _ in measurements}
-    for (name, scenario), measurement in measurements.items():
-        summaries[name][scenario] = measurement.summary()
-    document = report.report(summaries, studies, arguments.rounds, load_average)
-    report.write_json(document, arguments.out)
+        for measurements, studies in measure(bench, arguments):
+            # After each study: what is measured is not lost to what breaks later.
+            document = report.report(summarized(measurements), studies, arguments.rounds, load_average)
+            report.write_json(document, arguments.out)
     # Wide enough for the tables where stdout is no terminal.
     report.print_tables(document, Console(width=None if sys.stdout.isatty() else 176))
     print(f"written to {arguments.out}; logs and configurations in {folder}/")
@@ -61,15 +62,28 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(bench: Bench, arguments: argparse.Namespace) -> tuple[dict[tuple[str, str], Measurement], dict[str, Any]]:
-    """(contender, scenario) to what was measured side by side, and the studies by name."""
+def measure(bench: Bench, arguments: argparse.Namespace) -> Iterator[tuple[Table, dict[str, Any]]]:
+    """What has been measured side by side, and the studies by name: again with each that is done."""
     if arguments.soak is not None:
-        return {}, {"soak": soak(bench, arguments.soak)}
+        yield {}, {"soak": soak(bench, arguments.soak)}
+        return
+    studies: dict[str, Any] = {}
     table = measure_table(bench, arguments.rounds) if TABLE in arguments.studies else {}
-    return table, {name: study(bench) for name, study in STUDIES.items() if name in arguments.studies}
+    yield table, studies
+    for name, study in STUDIES.items():
+        if name in arguments.studies:
+            studies[name] = study(bench)
+            yield table, studies
 
 
-def measure_table(bench: Bench, rounds: int) -> dict[tuple[str, str], Measurement]:
+def summarized(measurements: Table) -> report.Summaries:
+    summaries: report.Summaries = {name: {} for name, _ in measurements}
+    for (name, scenario), measurement in measurements.items():
+        summaries[name][scenario] = measurement.summary()
+    return summaries
+
+
+def measure_table(bench: Bench, rounds: int) -> Table:
     """The machine's moods change slowly, so contenders take turns within a round."""
     measurements = {(name, scenario.name): Measurement() for name in bench.names for scenario in loads_of(name)}
     with started(list(bench.names), bench.upstream_port, bench.folder) as contenders:

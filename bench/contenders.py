@@ -11,10 +11,13 @@ from typing import Final
 
 from bench import envoy_config, measure, peers
 from bench.contender import Contender
-from bench.processes import free_port, read_line, running, running_module, wait_until_answering
-from bench.scenarios import PEERS, SCENARIOS, Scenario
+from bench.processes import read_line, running, running_module, wait_until_answering
+from bench.scenarios import PEERS, SCENARIOS, STEPS, Scenario
+from extproc.links.listening import free_port, free_ports
 
 _BIN: Final = Path(sys.executable).parent
+PROCESSORS_MAX: Final = 2
+"""Of one contender: so many admin ports follow each other."""
 
 
 @contextmanager
@@ -23,7 +26,8 @@ def deltafence(
 ) -> Iterator[Contender]:
     """``deltafence up`` as a user starts it, with these options of the processor and of its own; all its processes but Envoy
     are the processor's share."""
-    port, admin_port, log = free_port(), free_port(), folder / f"{name}.log"
+    # A second processor's admin port is the one after the first's.
+    port, admin_port, log = free_port(), free_ports(PROCESSORS_MAX)[0], folder / f"{name}.log"
     addresses = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}"]
     replica = ["--replica", f"http://127.0.0.1:{upstream_port}"]
     with running([_BIN / "deltafence", "up", *replica, *addresses, *up_options, "--", *options], log) as child:
@@ -102,7 +106,7 @@ CONTENDERS: Final[dict[str, Start]] = {
 
 def loads_of(name: str) -> tuple[Scenario, ...]:
     """LiteLLM's proxy fills a core near 1,500 deltas a second: under the larger loads its queue would be what is measured."""
-    return (PEERS,) if name == "litellm" else SCENARIOS
+    return (PEERS, STEPS) if name == "litellm" else SCENARIOS
 
 
 @contextmanager

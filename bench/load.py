@@ -118,6 +118,7 @@ class Load:
                 "max_tokens": scenario.deltas,
                 "bench_deltas_per_s": scenario.deltas_per_s,
                 "bench_prefill_ms": scenario.prefill_ms,
+                "bench_pace": scenario.pace,
             }
         ).encode()
         self.request = (

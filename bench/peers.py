@@ -9,7 +9,8 @@ from typing import Final
 
 from bench import measure
 from bench.contender import Contender
-from bench.processes import free_port, running, wait_until_answering
+from bench.processes import running, wait_until_answering
+from extproc.links.listening import free_port
 from scripts.install_peers import PEERS
 
 LITELLM_START_S: Final = 120

@@ -1,7 +1,6 @@
 """Starting what is measured, and stopping it again whatever happens."""
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,12 +13,6 @@ from typing import Any, Final
 
 START_DEADLINE_S: Final = 30
 STOP_DEADLINE_S: Final = 15
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

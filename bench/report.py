@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import targets
-from bench.scenarios import BURST, DELTAS, PEERS, SCENARIOS, STEADY
+from bench.scenarios import BURST, DELTAS, PEERS, SCENARIOS, STEADY, STEPS, Scenario
 from scripts.install_peers import PEERS as PEER_PROGRAMS
 
 BUSY_LOAD_AVERAGE: Final = 0.5
@@ -94,17 +94,25 @@ def _delta_sheet(document: Document) -> Sheet:
     return Sheet(title, ("", *headings, "processor MiB", "Envoy MiB"), _rows(document, DELTAS.name, cells))
 
 
-def _peer_sheet(document: Document) -> Sheet:
+def _beside_peers(document: Document, scenario: Scenario, pace: str) -> Sheet:
     keys = ("processor_us_per_delta", "envoy_us_per_delta", "path_us_per_delta")
 
     def cells(name: str, scenarios: dict[str, Any]) -> tuple[object, ...]:
-        to_litellm = targets.ratio(document, name, "litellm", PEERS.name, "path_us_per_delta")
-        run = scenarios[PEERS.name]
+        to_litellm = targets.ratio(document, name, "litellm", scenario.name, "path_us_per_delta")
+        run = scenarios[scenario.name]
         return (*(run[key] for key in keys), to_litellm, run["deltas_per_s"], run["processor_cores"], run["processor_rss_mib"])
 
     headings = ("processor µs/delta", "Envoy µs/delta", "whole path µs/delta", "whole path / LiteLLM", "deltas/s")
-    title = f"Beside other proxies: {PEERS.streams} streams x {PEERS.deltas_per_s}/s (a proxy without Envoy is all processor)"
-    return Sheet(title, ("", *headings, "processor cores", "processor MiB"), _rows(document, PEERS.name, cells))
+    title = f"Beside other proxies: {scenario.streams} streams x {scenario.deltas_per_s}/s, {pace}"
+    return Sheet(title, ("", *headings, "processor cores", "processor MiB"), _rows(document, scenario.name, cells))
+
+
+def _steps_sheet(document: Document) -> Sheet:
+    return _beside_peers(document, STEPS, "all together, as from one vLLM")
+
+
+def _peer_sheet(document: Document) -> Sheet:
+    return _beside_peers(document, PEERS, "evenly spread")
 
 
 def _latency_sheet(document: Document) -> Sheet:
@@ -208,6 +216,7 @@ def _soak_sheet(document: Document) -> Sheet:
 _SHEETS: Final[tuple[Callable[[Document], Sheet], ...]] = (
     _target_sheet,
     _delta_sheet,
+    _steps_sheet,
     _peer_sheet,
     _latency_sheet,
     _burst_sheet,

@@ -84,13 +84,6 @@ def run_round(contender: Contender, scenario: Scenario, upstream_pid: int, folde
     measurement.gaps_ms += result["gaps_ms"]
 
 
-def run_once(contender: Contender, scenario: Scenario, upstream_pid: int, folder: Path) -> Measurement:
-    """One run of ``scenario``, by itself."""
-    measurement = Measurement()
-    run_round(contender, scenario, upstream_pid, folder, measurement)
-    return measurement
-
-
 def _read_memory(contender: Contender, measurement: Measurement) -> None:
     measurement.processor_rss_mib = max(measurement.processor_rss_mib, measure.rss_mib(contender.processor_pids))
     measurement.envoy_rss_mib = max(measurement.envoy_rss_mib, measure.rss_mib(contender.envoy_pids))

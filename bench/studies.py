@@ -13,15 +13,15 @@ from typing import Any, Final
 
 from bench import measure
 from bench.contender import Contender
-from bench.contenders import CONTENDERS, deltafence, started
-from bench.run import Measurement, run_once
+from bench.contenders import CONTENDERS, PROCESSORS_MAX, deltafence, started
+from bench.run import Measurement, run_round
 from bench.scenarios import DELTAS, Scenario
 
 CONCURRENCY: Final = (25, 100, 200, 400)
 MEMORY_STREAMS: Final = (500, 1_000, 2_000)
 OPENS_PER_S: Final = 400
 """How fast the memory study opens its streams: that is no burst, and it is over in 5 s."""
-PROCESSORS: Final = (1, 2)
+PROCESSORS: Final = (1, PROCESSORS_MAX)
 SATURATED_STREAMS: Final = 400
 SOAK_STREAMS: Final = 200
 SOAK_PIECE_S: Final = 30.0
@@ -44,7 +44,9 @@ class Bench:
     def run(self, contender: Contender, scenario: Scenario) -> Measurement:
         """One run, told on stderr."""
         print(f"{scenario.name}: {scenario.streams} streams x {scenario.deltas_per_s:.0f}/s", file=sys.stderr)
-        return run_once(contender, scenario, self.upstream_pid, self.folder)
+        measurement = Measurement()
+        run_round(contender, scenario, self.upstream_pid, self.folder, measurement)
+        return measurement
 
     def chosen(self, *names: str) -> list[str]:
         """Those of ``names`` that were asked for."""

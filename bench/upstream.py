@@ -2,16 +2,18 @@
 
 ``python -m bench.upstream`` prints ``{"port": N}`` and serves until it is stopped. POST /v1/chat/completions streams as vLLM
 does: the 200 at once, the role chunk together with the first delta after the prefill, a finish, ``[DONE]``. The request's
-body says how: ``max_tokens`` deltas, ``bench_deltas_per_s``, ``bench_prefill_ms``.
+body says how: ``max_tokens`` deltas, ``bench_deltas_per_s``, ``bench_prefill_ms``, and ``bench_pace`` (scenarios.Pace).
 """
 
 import asyncio
 import json
 import time
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import httptools
 import uvloop
+
+from bench.scenarios import Pace
 
 
 def _event(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
@@ -43,6 +45,8 @@ OTHER_DELTA: Final = _http_chunk(_event({"content": " gates"}))
 END: Final = _http_chunk(_event({"content": ""}, "stop")) + _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 EVENTS_BESIDE_DELTAS: Final = 3
 """The role chunk, the finish and ``[DONE]``."""
+GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
+"""Its multiples fill an interval evenly, however many there are."""
 NOT_FOUND: Final = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 """Among others to a heartbeat: there is no guard here, and a replica says so as vLLM does."""
 MODELS: Final = _plain("application/json", b'{"object":"list","data":[{"id":"bench","object":"model","owned_by":"bench"}]}')
@@ -53,8 +57,22 @@ class Replica:
 
     def __init__(self) -> None:
         self.started_s = time.time()
+        self.streams = 0
         self.running = 0
         self.deltas = 0
+
+    def first_due_s(self, pace: Pace, earliest_s: float, interval_s: float) -> float:
+        """When the first delta of a new stream is due. Left to themselves, streams make other bunches in each run, and what comes
+        in a bunch costs less: figures of CPU are taken where the pace is the same for all."""
+        self.streams += 1
+        match pace:
+            case Pace.OWN:
+                return earliest_s
+            case Pace.SPREAD:
+                turn_s = self.streams * GOLDEN_RATIO % 1 * interval_s
+            case Pace.STEPS:
+                turn_s = 0.0
+        return earliest_s + (turn_s - earliest_s) % interval_s
 
     def metrics(self) -> bytes:
         labels = '{engine="0",model_name="bench"}'
@@ -110,13 +128,14 @@ class Connection(asyncio.Protocol):
         else:
             self.transport.write(NOT_FOUND)
 
-    def start(self, request: dict[str, float]) -> None:
+    def start(self, request: dict[str, Any]) -> None:
         self.replica.running += 1
         self.remaining = int(request["max_tokens"])
         self.interval_s = 1 / request["bench_deltas_per_s"]
         self.transport.write(HEAD)
         loop = asyncio.get_running_loop()
-        self.due_s = loop.time() + request["bench_prefill_ms"] / 1000
+        earliest_s = loop.time() + float(request["bench_prefill_ms"]) / 1000
+        self.due_s = self.replica.first_due_s(Pace(request["bench_pace"]), earliest_s, self.interval_s)
         self.timer = loop.call_at(self.due_s, self.step, loop, ROLE + DELTA)
 
     def step(self, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
