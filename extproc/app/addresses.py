@@ -4,12 +4,12 @@ A host is kept without brackets; the brackets of an IPv6 literal (RFC 3986 secti
 """
 
 import ipaddress
-import socket
 from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import SplitResult, urlsplit
 
 from extproc.contract.urls import without_secrets
+from extproc.links.listening import find_obstacle
 
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -69,20 +69,8 @@ class Address:
         return type(self)(host=LOOPBACK if address.version == 4 else "::1", port=self.port)
 
     def find_obstacle(self) -> OSError | None:
-        """Why a listener could not bind here right now, or None.
-
-        Envoy binds with SO_REUSEPORT, so a second gateway of the same user would silently share the port with the first;
-        this bind is exclusive and sees it. SO_REUSEADDR only forgives connections in TIME_WAIT.
-        """
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self.host, self.port))
-                probe.listen(1)
-            except OSError as obstacle:
-                return obstacle
-        return None
+        """Why a listener could not bind here right now, or None."""
+        return find_obstacle(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

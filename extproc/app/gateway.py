@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from extproc.app.addresses import Address
 from extproc.app.children import Child, ChildGroup
 from extproc.app.envoy_config import EnvoySettings, render
 from extproc.app.envoy_process import EnvoyAdmin, envoy_command
-from extproc.app.gateway_settings import GatewaySettings, free_ports, run_directory
+from extproc.app.gateway_settings import GatewaySettings, run_directory
 from extproc.app.stop_signals import StopSignals
 
 POLL_S: Final = 0.05
@@ -45,9 +45,7 @@ async def run_gateway(settings: GatewaySettings, *, announce: Callable[[str], No
     stop = StopSignals()
     settings.require_shared_journal()
     settings.require_free_ports()
-    if settings.admin.port == 0:
-        port = free_ports(settings.admin.host, settings.processors)
-        settings = replace(settings, admin=replace(settings.admin, port=port))
+    settings = settings.with_admin_ports()
     try:
         async with AsyncExitStack() as stack:
             stack.enter_context(stop.installed())
@@ -113,17 +111,22 @@ class Gateway:
 
     async def let_requests_end(self) -> None:
         """Turn clients away and wait for the running requests, up to the drain limit."""
-        await self.envoy_admin.start_drain()
         deadline = time.monotonic() + self.settings.drain_limit_s
-        if await self._requests_ended(deadline):
-            # A request that slipped in meanwhile has its time too.
-            await self.envoy_admin.close_front()
-            await self._requests_ended(deadline)
+        try:
+            await self.envoy_admin.start_drain()
+            if await self._requests_ended(deadline):
+                # A request that slipped in meanwhile has its time too.
+                await self.envoy_admin.close_front()
+                await self._requests_ended(deadline)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("Envoy does not answer (%r); the processor ends the requests that still run", error)
 
     async def stop(self) -> None:
         """Processors first: through Envoy they still reach the clients whose streams they have to end."""
         await asyncio.gather(*(processor.stop(grace_s=PROCESSOR_STOP_S) for processor in self.processors))
-        await self.envoy_admin.quit()
+        with suppress(aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(ENVOY_STOP_S):
+                await self.envoy_admin.quit()
         await self.envoy.end_within(grace_s=ENVOY_STOP_S)
 
     async def _tell_tools(self) -> None:

@@ -2,29 +2,25 @@
 
 import itertools
 import os
-import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.database_options import DATABASE_VARIABLE
 from extproc.app.envoy_config import GENERATION_ROUTES, SOCKET_PATH_BYTES_MAX, EnvoySettings, ToolEndpoint
 from extproc.decision.policy import Mode
 from extproc.decision.verdicts import HealthSettings
+from extproc.links.listening import free_ports
 from extproc.telemetry.logs import LogFormat
 
 OWN_COMMAND: Final = (sys.executable, "-m", "extproc.app", "processor")
 PROCESSORS_MAX: Final = 64
 DEFAULT_TOOLS_LISTEN: Final = Address(host="127.0.0.1", port=8081)
-FREE_PORTS_TRIES_MAX: Final = 100
-PORTS_OF_LISTENERS: Final = range(20_000, 32_000)
-"""Linux takes the ports of outgoing connections from 32768 on (ip_local_port_range), and one could have a port of the row before
-its processor has bound it."""
 LONGEST_SOCKET_NAME: Final = "deltafence-xxxxxxxx/processor-64.sock"
 
 
@@ -124,6 +120,17 @@ class GatewaySettings:
                 f"--admin {self.admin}: each of {self.processors} processors needs a port, and {refusal}"
             ) from None
 
+    def with_admin_ports(self) -> Self:
+        """With ports for the admin pages where any would do. Raises StartRefusedError where there is no row of free ones."""
+        if self.admin.port:
+            return self
+        try:
+            return replace(self, admin=replace(self.admin, port=free_ports(self.processors, self.admin.host)[0]))
+        except OSError:
+            raise StartRefusedError(
+                f"--admin: found no {self.processors} free ports in a row at {self.admin.host}; name the first of them yourself"
+            ) from None
+
     def require_shared_journal(self) -> None:
         """Raises StartRefusedError where processes would each keep in memory what they have to agree on."""
         if self.journal is not None:
@@ -168,12 +175,3 @@ def run_directory() -> Iterator[Path]:
     usable = os.path.isabs(base) and os.access(base, os.W_OK | os.X_OK) and fits
     with tempfile.TemporaryDirectory(prefix="deltafence-", dir=base if usable else "/tmp", ignore_cleanup_errors=True) as name:  # noqa: S108
         yield Path(name)
-
-
-def free_ports(host: str, count: int) -> int:
-    """The first of ``count`` ports in a row that were free a moment ago. Raises StartRefusedError where there is no such row."""
-    for _ in range(FREE_PORTS_TRIES_MAX):
-        first = secrets.choice(PORTS_OF_LISTENERS[:-count])
-        if all(Address(host=host, port=port).find_obstacle() is None for port in range(first, first + count)):
-            return first
-    raise StartRefusedError(f"--admin: found no {count} free ports in a row at {host}; name the first of them yourself")

@@ -4,8 +4,9 @@ Asks sessions instead of counting on the per-delta path: what was delivered betw
 the sessions' own counts.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from extproc.decision.causes import Cause, Failure
@@ -24,6 +25,22 @@ STANDINGS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the attempts on one replica have delivered: tokens by attempt id, and when any of them was last seen to have grown."""
+
+    tokens: Mapping[str, int]
+    grew_at_ms: int | None
+
+    def after(self, tokens: Mapping[str, int], now_ms: int) -> "Output":
+        """At a later look. An attempt that has ended takes its tokens away with it; that is no output."""
+        has_grown = any(count > self.tokens.get(attempt_id, 0) for attempt_id, count in tokens.items())
+        return Output(tokens, now_ms if has_grown else self.grew_at_ms)
+
+
+NO_OUTPUT: Final = Output({}, None)
+
+
 class HealthWatch:
     """Joins the health monitor with a roster and the sessions that run on it. A RosterListener."""
 
@@ -40,8 +57,8 @@ class HealthWatch:
         self._roster = roster
         self._verdicts = verdicts
         self._sessions = sessions
-        self._output_seen: dict[str, tuple[int, int]] = {}
-        """Destination to the tokens delivered at the last look, and when that number last changed."""
+        self._output_seen: dict[str, Output] = {}
+        """By destination, as of the last look."""
         self.monitor: Final = HealthMonitor(settings, self._judged, self._knowledge, on_look=self._looked)
         self._watched: set[str] = set()
 
@@ -86,15 +103,11 @@ class HealthWatch:
                 session.lose(attempt, failure)
 
     def _knowledge(self, destination: str) -> Knowledge:
-        running = [session for session in self._sessions() if _is_on(session, destination)]
-        tokens = sum(session.delivered_tokens for session in running)
-        seen, changed_at_ms = self._output_seen.get(destination, (0, 0))
-        if tokens != seen:
-            changed_at_ms = monotonic_ms()
-            self._output_seen[destination] = (tokens, changed_at_ms)
-        return Knowledge(attempts_in_flight=self._roster.running(destination), last_output_at_ms=changed_at_ms or None)
-
-
-def _is_on(session: Session, destination: str) -> bool:
-    attempt = session.attempt
-    return attempt is not None and attempt.replica.destination == destination
+        delivered = {
+            attempt.attempt_id: session.delivered_tokens
+            for session in self._sessions()
+            if (attempt := session.attempt) is not None and attempt.replica.destination == destination
+        }
+        seen = self._output_seen.get(destination, NO_OUTPUT).after(delivered, monotonic_ms())
+        self._output_seen[destination] = seen
+        return Knowledge(attempts_in_flight=self._roster.running(destination), last_output_at_ms=seen.grew_at_ms)

@@ -1,6 +1,7 @@
 """One processor process: assembled from settings, run until a signal, drained."""
 
 import asyncio
+import gc
 import logging
 import signal
 import time
@@ -182,6 +183,7 @@ class Processor:
             self._health.watching(),
         ):
             self._roster.subscribe(self._fence)
+            _keep_what_is_here()
             await self._transport.start()
             if self._settings.admin is not None:
                 await self._admin.start(self._settings.admin.host, self._settings.admin.port)
@@ -231,6 +233,13 @@ class Processor:
         )
         self._telemetry.policies.used(question.route_name or "", effective)
         return effective.policy
+
+
+def _keep_what_is_here() -> None:
+    """Modules and all that serves every request stay until the end. A full garbage collection stops every stream for as long as
+    it looks at what there is, and for these it took 100 ms."""
+    gc.collect()
+    gc.freeze()
 
 
 def wall_ms() -> int:

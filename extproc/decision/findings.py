@@ -114,11 +114,14 @@ def judge_failure(history: History, moment: Moment) -> tuple[History, Finding]:
 
 
 def unknown(history: History, moment: Moment, words: str, look: Look | None = None) -> Finding:
-    """Unknown; a placeable replica stays a last resort while its last good look is fresh or ``/health`` is still to be asked."""
+    """Unknown; a placeable replica stays a last resort while its last good look is fresh, while content of an attempt there
+    came lately (slow is not dead, R5), or while ``/health`` is still to be asked."""
     if history.judgement.verdict is Verdict.HUNG or is_engine_dead(history):
         # No new evidence does not undo a proof.
         return replace(kept(history), look=look, is_confirmed=False)
-    is_fresh = history.good_at_ms is not None and moment.now_ms - history.good_at_ms <= moment.settings.stale_after_ms
+    output_at_ms = moment.knowledge.last_output_at_ms if moment.knowledge else None
+    oldest_ms = moment.now_ms - moment.settings.stale_after_ms
+    is_fresh = any(at_ms is not None and at_ms >= oldest_ms for at_ms in (history.good_at_ms, output_at_ms))
     is_lifted = history.judgement.is_placeable and (is_fresh or look is Look.HEALTH)
     placement = Placement.LAST_RESORT if is_lifted else Placement.WITHHELD
     return Finding(verdict=Verdict.UNKNOWN, evidence=words, look=look, placement=placement)

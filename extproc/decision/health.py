@@ -106,6 +106,7 @@ def _judge_health(history: History, moment: Moment) -> tuple[History, Finding]:
         )
     if was.verdict in (Verdict.STARTING, Verdict.UNKNOWN):
         words = f"{was.evidence}; /health answers 200"
+        history = replace(history, good_at_ms=moment.now_ms)
         return history, Finding(verdict=Verdict.UNKNOWN, evidence=words, placement=Placement.LAST_RESORT)
     return history, kept(history)
 

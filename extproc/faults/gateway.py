@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ import aiohttp
 
 from extproc.contract import headers as names
 from extproc.faults.evidence import AccessLine
+from extproc.links.listening import free_ports
 
 START_LIMIT_S: Final = 60.0
 POLL_S: Final = 0.02
@@ -64,7 +64,7 @@ class Gateway:
     settings: GatewaySettings
     directory: Path
     http: aiohttp.ClientSession
-    _ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in ("front", "admin")})
+    _ports: dict[str, int] = field(default_factory=lambda: dict(zip(("front", "admin"), free_ports(2), strict=True)))
     _processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
     @property
@@ -245,13 +245,6 @@ def read_access_log(path: Path, offset: int) -> tuple[dict[str, list[AccessLine]
         if line.get("x_request_id"):
             lines.setdefault(line["x_request_id"], []).append(_access_line(line))
     return lines, offset + len(data)
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _access_line(line: Mapping[str, Any]) -> AccessLine:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from extproc.faults.apis import PATHS, request_body
 from extproc.faults.evidence import Bounds
-from extproc.faults.gateway import POLL_S, Commands, Gateway, GatewayError, GatewaySettings, free_port, running_gateway
+from extproc.faults.gateway import POLL_S, Commands, Gateway, GatewayError, GatewaySettings, running_gateway
 from extproc.faults.points import TOKENS, Setting
 from extproc.faults.tool import Tool, running_tool
+from extproc.links.listening import free_port
 from extproc.sim.link import Link, start_link
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
@@ -66,7 +67,7 @@ STAGES: Final[dict[Setting, StageSettings]] = {
         lease_ttl_ms=20_000, cancel_timeout_ms=2_000, hung_after_s=600, health_interval_s=0.3, has_links=False, patience_s=8
     ),
     Setting.CUTTABLE: StageSettings(
-        lease_ttl_ms=2_500, cancel_timeout_ms=300, hung_after_s=600, health_interval_s=0.5, has_links=True, patience_s=8
+        lease_ttl_ms=5_000, cancel_timeout_ms=2_000, hung_after_s=600, health_interval_s=0.5, has_links=True, patience_s=8
     ),
     Setting.WATCHFUL: StageSettings(
         lease_ttl_ms=20_000, cancel_timeout_ms=2_000, hung_after_s=2, health_interval_s=0.3, has_links=False, patience_s=8

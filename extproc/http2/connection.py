@@ -6,7 +6,6 @@ do nothing for a stream that is over: the news may be under way to the caller as
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from extproc.http2 import frames
 from extproc.http2.control import Control
@@ -18,8 +17,6 @@ from extproc.http2.fields import FieldEncoder
 from extproc.http2.frames import FrameReader, Kind
 from extproc.http2.limits import FRAME_BYTES_DEFAULT, Limits
 from extproc.http2.streams import Role, State, Step, Stream
-
-_DATA: Final = int(Kind.DATA)
 
 
 class Connection:
@@ -50,6 +47,9 @@ class Connection:
             Kind.WINDOW_UPDATE: control.receive_window_update,
             Kind.CONTINUATION: exchange.receive_continuation,
         }
+        self.send_data_now: Callable[[int, bytes], bool] = core.outbox.send_data_now
+        """``send_data_now(stream_id, data)``: send a piece of a body if all of it can go out now; else nothing is sent, nothing
+        waits, and it says False."""
         self.acknowledge: Callable[[int, int], None] = exchange.acknowledge
         """``acknowledge(stream_id, size)``: so many bytes of DataReceived are used up, the peer may send as many more."""
         control.introduce()
@@ -101,14 +101,6 @@ class Connection:
         assert stream.state is not State.HALF_CLOSED_LOCAL, "data after the end"
         return self._outbox.send(stream, data, end=end_stream)
 
-    def send_data_now(self, stream_id: int, data: bytes) -> bool:
-        """Send a piece of a body if all of it can go out now; else nothing is sent, and nothing waits."""
-        stream = self._live.get(stream_id)
-        if stream is None:
-            return False
-        assert stream.state is not State.HALF_CLOSED_LOCAL, "data after the end"
-        return self._outbox.send_now(stream, data, end=False)
-
     def reset_stream(self, stream_id: int, code: Code) -> None:
         """End a stream at once; no event will speak of it any more."""
         stream = self._live.get(stream_id)
@@ -134,24 +126,19 @@ class Connection:
             for kind, flags, stream_id, payload in self._reader.feed(data):
                 if self._only is not None and kind != self._only:
                     raise ConnectionFault(Code.PROTOCOL_ERROR, f"a frame of type {kind} where only {self._only.name} may come")
-                self._receive_frame(kind, flags, stream_id, payload)
-                if kind != _DATA:
-                    self._only = Kind.CONTINUATION if self._exchange.in_block else None
+                try:
+                    if (receive := self._receivers.get(kind)) is not None:
+                        receive(flags, stream_id, payload)
+                    else:
+                        self._core.patience.try_with(f"of unknown type {kind}")
+                except StreamFault as fault:
+                    self._core.refuse(fault)
+                self._only = Kind.CONTINUATION if self._exchange.in_block else None
         except ConnectionFault as fault:
             self.broken = f"{fault.code.name}: {fault}"
             self._control.break_off(fault)
             events.append(ConnectionBroken(fault.code, str(fault)))
         return events
-
-    def _receive_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        receive = self._receivers.get(kind)
-        if receive is None:
-            self._core.patience.try_with(f"of unknown type {kind}")
-            return
-        try:
-            receive(flags, stream_id, payload)
-        except StreamFault as fault:
-            self._core.refuse(fault)
 
     def _read_preface(self, data: bytes) -> bytes:
         size = min(len(data), len(self._preface_left))

@@ -1,5 +1,7 @@
 """Frames of streams: HEADERS, CONTINUATION, DATA, RST_STREAM (RFC 9113 sections 5.1, 6.1 to 6.4 and 8.1)."""
 
+from typing import Final
+
 from extproc.http2 import frames
 from extproc.http2.core import Core
 from extproc.http2.errors import Code, ConnectionFault, StreamFault, code_name
@@ -7,6 +9,9 @@ from extproc.http2.events import DataReceived, HeadReceived, StreamBroken, Trail
 from extproc.http2.fields import Block, BlockReader, MalformedFields, Section, content_length, judge
 from extproc.http2.frames import Kind
 from extproc.http2.streams import ReceiveWindow, Role, State, Step, Stream
+
+# Looked up once: Python 3.11 takes 90 ns for an enum's member, and these are asked for with every delta.
+_HALF_CLOSED_REMOTE: Final = State.HALF_CLOSED_REMOTE
 
 
 class Exchange:
@@ -36,7 +41,7 @@ class Exchange:
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Bytes of a stream's DATA are used up."""
         stream = self._live.get(stream_id)
-        if stream is None or stream.state is State.HALF_CLOSED_REMOTE:
+        if stream is None or stream.state is _HALF_CLOSED_REMOTE:
             return
         increment = stream.receive_window.give_back(size)
         if increment:
@@ -68,7 +73,7 @@ class Exchange:
             self._core.streams.judge_stray(stream_id, "DATA")
             self._patience.try_with("DATA on a closed stream")
             return
-        if stream.state is State.HALF_CLOSED_REMOTE:
+        if stream.state is _HALF_CLOSED_REMOTE:
             raise StreamFault(stream_id, Code.STREAM_CLOSED, "DATA after the end")
         if not stream.head_received:
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR, "DATA before the head")
@@ -104,7 +109,7 @@ class Exchange:
             stream = self._accept(block.stream_id)
             if stream is None:
                 return
-        if stream.state is State.HALF_CLOSED_REMOTE:
+        if stream.state is _HALF_CLOSED_REMOTE:
             raise StreamFault(stream.id, Code.STREAM_CLOSED, "HEADERS after the end")
         try:
             self._read_block(stream, block)

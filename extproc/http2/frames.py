@@ -73,7 +73,8 @@ class FrameReader:
                 break
             yield kind, flags, stream_id & STREAM_ID_MAX, data[position + HEADER_BYTES : stop]
             position = stop
-        self._rest += data[position:]
+        if position < end:
+            self._rest += data[position:]
         self._needed = needed
 
 

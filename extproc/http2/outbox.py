@@ -5,12 +5,17 @@ reach; the rest stays with its stream, and streams take turns, a frame each, whe
 """
 
 from collections import deque
+from typing import Final
 
 from extproc.http2 import frames
 from extproc.http2.errors import Code, ConnectionFault
 from extproc.http2.frames import Kind
 from extproc.http2.limits import FRAME_BYTES_DEFAULT, WINDOW_DEFAULT, WINDOW_MAX, Patience
-from extproc.http2.streams import Step, Stream, StreamTable
+from extproc.http2.streams import State, Step, Stream, StreamTable
+
+# Looked up once, as in exchange.py.
+_DATA: Final = Kind.DATA
+_HALF_CLOSED_LOCAL: Final = State.HALF_CLOSED_LOCAL
 
 
 class Outbox:
@@ -19,6 +24,7 @@ class Outbox:
     def __init__(self, streams: StreamTable, patience: Patience, replies_max: int) -> None:
         self.frame_bytes_max = FRAME_BYTES_DEFAULT
         self._streams = streams
+        self._live = streams.live
         self._patience = patience
         self._window = WINDOW_DEFAULT
         self._frames: list[bytes] = []
@@ -50,22 +56,22 @@ class Outbox:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"{self._replies} answers to PING and SETTINGS wait to be sent")
         self._frames.append(frame)
 
-    def send_now(self, stream: Stream, data: bytes, *, end: bool) -> bool:
-        """DATA of a stream, if one frame can take all of it out now; else nothing."""
+    def send_data_now(self, stream_id: int, data: bytes) -> bool:
+        """DATA of a live stream, if one frame can take all of it out now; else nothing."""
+        stream = self._live.get(stream_id)
         size = len(data)
-        if size <= stream.send_window and size <= self._window and size <= self.frame_bytes_max and not stream.unsent:
-            stream.send_window -= size
-            self._window -= size
-            self._patience.restore()
-            self._frames.append(frames.encode_frame(Kind.DATA, end, stream.id, data))
-            if end:
-                self._streams.step(stream, Step.END_SENT)
-            return True
-        return False
+        if stream is None or stream.unsent or size > stream.send_window or size > self._window or size > self.frame_bytes_max:
+            return False
+        assert stream.state is not _HALF_CLOSED_LOCAL, "data after the end"
+        stream.send_window -= size
+        self._window -= size
+        self._patience.restore()
+        self._frames.append(frames.encode_frame(_DATA, 0, stream_id, data))
+        return True
 
     def send(self, stream: Stream, data: bytes, *, end: bool) -> bool:
         """DATA of a stream; whether all of it goes out now."""
-        if self.send_now(stream, data, end=end):
+        if not end and self.send_data_now(stream.id, data):
             return True
         assert not stream.ends_after_unsent, "data after the end"
         stream.unsent.append(memoryview(data))
@@ -99,8 +105,9 @@ class Outbox:
     def _send_piece(self, stream: Stream) -> bool:
         """One frame of what is unsent; whether more may follow at once."""
         piece = stream.unsent[0]
-        size = min(len(piece), stream.send_window, self._window, self.frame_bytes_max)
-        if size <= 0 < len(piece):
+        # A stream's window may be negative (section 6.9.2), and what is empty needs no room.
+        size = max(0, min(len(piece), stream.send_window, self._window, self.frame_bytes_max))
+        if size == 0 < len(piece):
             return False
         if size == len(piece):
             stream.unsent.popleft()
@@ -110,7 +117,7 @@ class Outbox:
         self._window -= size
         self._patience.restore()
         end = stream.ends_after_unsent and not stream.unsent
-        self._frames.append(frames.encode_frame(Kind.DATA, end, stream.id, bytes(piece[:size])))
+        self._frames.append(frames.encode_frame(_DATA, end, stream.id, bytes(piece[:size])))
         if end:
             self._streams.step(stream, Step.END_SENT)
         return bool(stream.unsent)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from extproc.processor.client_stream import Head
 from extproc.processor.gathering import Gather
 from extproc.replicas.attempt_client import AttemptConnection, ResponseHead
 from extproc.replicas.roster import Replica
@@ -87,6 +88,8 @@ class Attempt:
         self.replica = replica
         self.started_ms = started_ms
         self.head: ResponseHead | None = None
+        self.answer_head: Head | None = None
+        """What the client's answer begins with if it is this attempt's, where it was made before its time."""
         self.kind = AnswerKind.WHOLE
         self.reader: StreamReader | None = None
         self.held: list[bytes] = []
@@ -97,7 +100,6 @@ class Attempt:
         self._put = put
         self._gather = gather
         self._gathered = False
-        self._body_signal = BodyReceived(self)
         self._connection: AttemptConnection | None = None
         self._unread: list[bytes] = []
         self._unread_bytes = 0
@@ -106,16 +108,23 @@ class Attempt:
 
     def attach(self, connection: AttemptConnection) -> None:
         """The connection that carries this attempt."""
-        self._connection = connection
         if self._closed:
             connection.close()
+        else:
+            self._connection = connection
 
     def close(self) -> None:
-        """Break the exchange off; no signal of this attempt is put any more."""
+        """Break the exchange off; no signal of this attempt is put any more.
+
+        Lets go of whatever holds the attempt, so that its memory is free now and not when the garbage collector, which stops
+        every stream, finds the circle.
+        """
         self._closed = True
         self._gathered = False
-        if self._connection is not None:
-            self._connection.close()
+        self.relay = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def read_as(self, kind: AnswerKind, dialect: Dialect, choices: int) -> None:
         """Fix what the body is to us."""
@@ -164,7 +173,7 @@ class Attempt:
         if not is_first:
             return
         if self.relay is None:
-            self._put(self._body_signal)
+            self._put(BodyReceived(self))
         else:
             self._gathered = True
             self._gather(self._hand_on)
@@ -182,7 +191,7 @@ class Attempt:
         if self.relay is not None and self.relay(self._peek()):
             self._forget_unread()
         else:
-            self._put(self._body_signal)
+            self._put(BodyReceived(self))
 
     def _peek(self) -> bytes:
         return self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)

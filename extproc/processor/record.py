@@ -1,11 +1,14 @@
 """One request's record: the journal has it first, then everybody who watches is told the same."""
 
 from collections.abc import Callable
+from typing import Final
 
 from extproc.decision.effects import RecordRefusal
 from extproc.journal.interface import Journal
 from extproc.journal.records import Detail, EventKind, JournalEvent
 from extproc.processor.observing import UNOBSERVED, Observer
+
+_PLAIN: Final = (str, int, float)  # a bool is an int
 
 
 class RequestRecord:
@@ -52,9 +55,7 @@ class RequestRecord:
 
     def _event(self, kind: EventKind, attempt_id: str | None, replica: str | None, detail: dict[str, object]) -> JournalEvent:
         values: Detail = {
-            key: value if isinstance(value, str | int | float | bool) else str(value)
-            for key, value in detail.items()
-            if value is not None
+            key: value if isinstance(value, _PLAIN) else str(value) for key, value in detail.items() if value is not None
         }
         return JournalEvent(
             request_id=self.request_id,

@@ -7,6 +7,7 @@ the effects out in order. What the session adds is reading: which signal of an a
 import asyncio
 from dataclasses import asdict
 from functools import partial
+from typing import Final
 
 from extproc.contract import headers as names
 from extproc.decision import events
@@ -31,6 +32,9 @@ from extproc.sse.facts import Ending, UpstreamError
 from extproc.sse.reading import Batch, StreamReader
 from extproc.sse.terminal import KEEP_ALIVE_COMMENT
 from extproc.sse.whole import read_whole
+
+_DECODE: Final = Phase.DECODE
+"""Looked up once: Python 3.11 takes 90 ns for an enum's member, and this is asked for with every delta."""
 
 
 class Session:
@@ -90,6 +94,7 @@ class Session:
         finally:
             self._timers.cancel()
             self._carrier.close()
+            self._inbox.clear()
 
     def _leave(self) -> None:
         """The client is gone: none of these effects waits, so they are done before the cancellation goes on.
@@ -172,11 +177,12 @@ class Session:
             await self._fail(Cause.ENGINE_ERROR, f"the answer is no event stream but {kind}")
             return
         attempt.read_as(kind, self._request.dialect, self._request.choices)
+        self._speaker.prepare(attempt)
 
     def _relay(self, attempt: Attempt, reader: StreamReader, data: bytes) -> bool:
         """Hand plain deltas on: what ``_read_body`` does with them, where nothing is before them and nothing has to
         wait, but without waking the session, which costs as much as all the rest. False: nothing was done."""
-        if self._state.phase is not Phase.DECODE or not self._inbox.is_idle or attempt is not self._carrier.attempt:
+        if self._state.phase is not _DECODE or not self._inbox.is_idle or attempt is not self._carrier.attempt:
             return False
         deltas = reader.plain_deltas(data)
         if not deltas or not self._world.fence.may_publish(attempt.attempt_id) or not self._client.write_now(data):
@@ -237,7 +243,7 @@ class Session:
             return
         if self._state.phase is Phase.PREFILL and (batch.content or reader.finished):
             await self._apply(events.FirstDeltaArrived())
-            if self._client.may_write_now:
+            if self._client.may_write_now and attempt is self._carrier.attempt:
                 attempt.relay = partial(self._relay, attempt, reader)
         if self._state.phase is Phase.DECODE and reader.finished:
             await self._finish_or_linger(batch)

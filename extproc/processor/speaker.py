@@ -5,7 +5,7 @@ from extproc.decision import effects
 from extproc.journal.records import EventKind
 from extproc.processor import wording
 from extproc.processor.attempt import AnswerKind, Attempt
-from extproc.processor.client_stream import ClientStream, Metadata, Written
+from extproc.processor.client_stream import ClientStream, Head, Metadata, Written, make_head
 from extproc.processor.record import RequestRecord
 from extproc.sse.dialects import Dialect
 from extproc.sse.terminal import error_body, terminal_event
@@ -51,7 +51,12 @@ class Speaker:
             ("cache-control", "no-cache"),
             *wording.identity_headers(self._record.request_id, self.attempts),
         ]
-        await self._client.begin(200, headers, self._metadata("prefill"))
+        await self._client.begin(make_head(200, headers, self._metadata("prefill")))
+
+    def prepare(self, attempt: Attempt) -> None:
+        """The head of ``attempt`` is here, and its first delta is not: what has to be said then can be made now."""
+        if self._client.written is Written.NOTHING and attempt.kind in (AnswerKind.EVENTS, AnswerKind.OPAQUE):
+            attempt.answer_head = self._head(attempt)
 
     async def keep_answer(self, effect: effects.RecordOutcome) -> None:
         """Let a whole answer be stored for repeats, before anybody can learn that it is complete."""
@@ -76,15 +81,13 @@ class Speaker:
         An answer that is whole waits for its end mark: a client that has all its bytes closes at once, and the access log would
         call a complete answer a disconnect.
         """
-        assert attempt.head is not None, "a delivery without a head"
         self._delivering = attempt
+        is_whole = attempt.kind in (AnswerKind.WHOLE, AnswerKind.SEALED)
+        prepared, attempt.answer_head = attempt.answer_head, None
         if self._client.written is Written.NOTHING:
-            headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
-            if attempt.kind in (AnswerKind.WHOLE, AnswerKind.SEALED):
-                headers.append(("content-length", str(attempt.held_bytes)))
-            await self._client.begin(attempt.head.status, headers, self._metadata("decode"))
+            await self._client.begin(prepared or self._head(attempt, attempt.held_bytes if is_whole else None))
         held = attempt.release_held()
-        if attempt.kind in (AnswerKind.WHOLE, AnswerKind.SEALED):
+        if is_whole:
             self._last = held
         elif held:
             await self._client.write(held)
@@ -98,9 +101,7 @@ class Speaker:
         assert attempt.head is not None, "an answer without a head"
         body = attempt.release_held()
         if self._client.written is Written.NOTHING:
-            headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
-            metadata = self._metadata("decode")
-            await self._client.begin(attempt.head.status, [*headers, ("content-length", str(len(body)))], metadata)
+            await self._client.begin(self._head(attempt, len(body)))
             await self._client.end(body, self._metadata())
             return
         # The head went out early (keep-alive), so the status can only be told inside the stream.
@@ -143,6 +144,14 @@ class Speaker:
     def _terminal(self, error: ClientError) -> bytes:
         reader = None if self._delivering is None else self._delivering.reader
         return terminal_event(self._dialect, error, 0 if reader is None else reader.next_sequence_number)
+
+    def _head(self, attempt: Attempt, body_bytes: int | None = None) -> Head:
+        """The head of an answer that is ``attempt``'s; ``body_bytes`` where its length is known."""
+        assert attempt.head is not None, "an answer without a head"
+        headers = wording.answer_headers(attempt.head.headers, self._record.request_id, self.attempts)
+        if body_bytes is not None:
+            headers.append(("content-length", str(body_bytes)))
+        return make_head(attempt.head.status, headers, self._metadata("decode"))
 
     def _metadata(self, phase: str = "ended") -> Metadata:
         """For the access log. While a stream runs there is no outcome: should it stay so, Envoy's flags say who left."""

@@ -53,6 +53,7 @@ class Timers:
         """The session is over."""
         for handle in self._handles:
             handle.cancel()
+        self._handles.clear()
 
     def _later(self, delay_ms: int, signal: Due | events.DeadlinePassed) -> None:
         self._handles.append(asyncio.get_running_loop().call_later(delay_ms / 1000, self._put, signal))

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 
-from extproc.processor.client_stream import ClientStream, Written
+from extproc.processor.client_stream import ClientStream, Metadata, Written, make_head
 
 Headers = Sequence[tuple[str, str]]
 
@@ -12,6 +12,10 @@ _log = logging.getLogger(__name__)
 
 WITHOUT_BODY = frozenset({204, 304})
 """RFC 9110 section 8.6: no content-length on these."""
+
+
+def _metadata(outcome: str) -> Metadata:
+    return {"phase": "tool", "outcome": outcome}
 
 
 class Audience:
@@ -37,7 +41,7 @@ class Audience:
     async def begin(self, status: int, headers: Headers) -> None:
         """The head of an answer."""
         if self._client is not None:
-            await self._try(self._client.begin(status, headers))
+            await self._try(self._client.begin(make_head(status, headers)))
 
     async def write(self, data: bytes) -> None:
         """A piece of its body."""
@@ -47,10 +51,16 @@ class Audience:
     async def end(self, data: bytes = b"", outcome: str = "answered") -> None:
         """Its last piece; ``outcome`` goes to Envoy's access log."""
         if self._client is not None:
-            await self._try(self._client.end(data, {"phase": "tool", "outcome": outcome}))
+            await self._try(self._client.end(data, _metadata(outcome)))
+
+    async def refuse(self, status: int, headers: Headers, body: bytes, *, outcome: str) -> None:
+        """A whole answer at any time, also while the request still comes. No header may be given twice."""
+        if self._client is not None:
+            details = f"deltafence_{outcome}"
+            await self._try(self._client.answer(status, headers, body, details=details, metadata=_metadata(outcome)))
 
     async def answer(self, status: int, headers: Headers, body: bytes, *, outcome: str) -> None:
-        """A whole answer. In two messages, since one would lose headers that are given twice."""
+        """A whole answer to a request that has come to its end. In two messages: one would lose headers that are given twice."""
         length = [] if status in WITHOUT_BODY else [("content-length", str(len(body)))]
         await self.begin(status, [*headers, *length])
         await self.end(body, outcome)

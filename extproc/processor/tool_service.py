@@ -50,7 +50,7 @@ class ToolService:
             request = read_tool_request(route, head, body, self._world.key_secret)
         except RequestRejected as rejected:
             headers, answer = tool_answers.refused(rejected.code, None, str(rejected))
-            await Audience(client).answer(FORMS[rejected.code].status, headers, answer, outcome=str(rejected.code))
+            await Audience(client).refuse(FORMS[rejected.code].status, headers, answer, outcome=str(rejected.code))
             return
         except ClientGone:
             return

@@ -6,9 +6,11 @@ Two clients stand behind it: http1_attempt_client (a connection an attempt) and 
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-EOF_GRACE_S: Final = 0.02
+EOF_GRACE_S: Final = 0.1
 """When Envoy itself dies, its egress connections, or the streams on them, and its ext_proc streams break at once. The session is
-cancelled within 7 ms (FACTS C12); waiting this long before blaming the replica keeps that from looking like a replica's death."""
+cancelled within 7 ms on a machine at rest (FACTS C12), and by another thread, which on a busy one waits for a core; waiting this
+long before blaming the replica keeps that from looking like a replica's death. Before the answer's head no replica's death is
+told so: Envoy answers for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,15 +23,19 @@ class Http1AttemptConnection(asyncio.Protocol):
         self._request = request
         self._body = body
         self._listener = listener
-        self._parser = httptools.HttpResponseParser(self)
+        # Has methods of this object, so that each holds the other: None once the exchange is over.
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._status = 0
         self._headers: list[tuple[str, str]] = []
-        self._over = False
+
+    @property
+    def _over(self) -> bool:
+        return self._parser is None
 
     def close(self) -> None:
         """Break the exchange off: the egress closes the replica's connection, and the listener hears nothing more."""
-        self._over = True
+        self._parser = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -57,6 +61,8 @@ class Http1AttemptConnection(asyncio.Protocol):
         self._body = b""
 
     def data_received(self, data: bytes) -> None:
+        if self._parser is None:
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -94,13 +100,14 @@ class Http1AttemptConnection(asyncio.Protocol):
         self._headers.append((name.lower().decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
+        if self._parser is None:
+            return
         status = self._parser.get_status_code()
         if status < 200:
             self._headers.clear()
             return
         self._status = status
-        if not self._over:
-            self._listener.response_started(ResponseHead(status=status, headers=tuple(self._headers)))
+        self._listener.response_started(ResponseHead(status=status, headers=tuple(self._headers)))
 
     def on_body(self, data: bytes) -> None:
         if not self._over:
@@ -113,7 +120,7 @@ class Http1AttemptConnection(asyncio.Protocol):
     def _end(self, broken: str | None) -> None:
         if self._over:
             return
-        self._over = True
+        self._parser = None
         if self._transport is not None:
             self._transport.close()
         self._listener.attempt_ended(broken)

@@ -25,15 +25,20 @@ RESETS_PER_CONNECTION: Final = 100
 ``overload.premature_reset_total_stream_count``). Clients that leave make us reset, so a connection gets no more streams after so
 many resets; even if all that it still carries are reset, it stays below that."""
 
+OWED_BYTES: Final = 16_384
+"""Received and not yet given back, before the stream's window is asked whether the replica has to be told: a fraction of it, and
+many deltas."""
+
 
 class Http2Attempt:
     """attempt_client.AttemptConnection: one stream."""
 
-    __slots__ = ("_link", "_listener", "_over", "_owed", "_paused", "_status", "stream_id")
+    __slots__ = ("_acknowledge", "_link", "_listener", "_over", "_owed", "_paused", "_status", "stream_id")
 
     def __init__(self, stream_id: int, link: "AttemptLink", listener: AttemptListener) -> None:
         self.stream_id = stream_id
         self._link = link
+        self._acknowledge = link.connection.acknowledge
         self._listener = listener
         self._status = 0
         self._paused = False
@@ -53,9 +58,8 @@ class Http2Attempt:
     def resume_reading(self) -> None:
         """See AttemptConnection."""
         self._paused = False
-        self._link.connection.acknowledge(self.stream_id, self._owed)
+        self._give_back()
         self._link.flush_soon()
-        self._owed = 0
 
     # the link's side
 
@@ -66,12 +70,15 @@ class Http2Attempt:
 
     def take_data(self, data: bytes) -> None:
         """A piece of the response's body."""
-        if self._paused:
-            self._owed += len(data)
-        else:
-            self._link.connection.acknowledge(self.stream_id, len(data))
+        self._owed += len(data)
+        if self._owed >= OWED_BYTES and not self._paused:
+            self._give_back()
         if data:
             self._listener.body_received(data)
+
+    def _give_back(self) -> None:
+        owed, self._owed = self._owed, 0
+        self._acknowledge(self.stream_id, owed)
 
     def end(self, broken: str | None) -> None:
         """The response is over."""
@@ -122,32 +129,23 @@ class AttemptLink(Http2Link):
         self._retire_if_idle()
 
     def take_events(self, events: Iterable[Event]) -> None:
-        """What one read has brought of an attempt's body goes on in one piece, so that a busy processor makes larger ones."""
-        pieces: dict[int, list[bytes]] = {}
         for event in events:
             if isinstance(event, DataReceived):
-                pieces.setdefault(event.stream_id, []).append(event.data)
-                if not event.ended:
-                    continue
-            self._deliver(pieces)
+                if (attempt := self._attempts.get(event.stream_id)) is not None:
+                    attempt.take_data(event.data)
+                if event.ended:
+                    self._finish(event.stream_id)
+                continue
             match event:
                 case HeadReceived(stream_id, fields, ended):
                     if (attempt := self._attempts.get(stream_id)) is not None:
                         attempt.take_head(fields)
                         if ended:
                             self._finish(stream_id)
-                case DataReceived(stream_id) | TrailersReceived(stream_id):
+                case TrailersReceived(stream_id):
                     self._finish(stream_id)
                 case StreamBroken(stream_id, _, reason):
                     self._break(stream_id, f"stream {reason}")
-        self._deliver(pieces)
-
-    def _deliver(self, pieces: dict[int, list[bytes]]) -> None:
-        for stream_id, data in pieces.items():
-            attempt = self._attempts.get(stream_id)
-            if attempt is not None:
-                attempt.take_data(data[0] if len(data) == 1 else b"".join(data))
-        pieces.clear()
 
     def link_lost(self, evidence: str) -> None:
         for stream_id in tuple(self._attempts):

@@ -148,10 +148,10 @@ class Identities:
         try:
             facts = replica.declared.merged(learner.learnt.facts if learner.learnt is not None else Facts())
         except ConflictingFactsError as conflict:
-            self._roster.set_identity(replica.destination, unproven(replica))
+            self._roster.set_identity(replica.destination, unproven(replica.destination))
             self._say(learner, f"serves something else than is declared, so nothing is repeated there: {conflict}")
             return
-        self._roster.set_identity(replica.destination, facts.identity.key or unproven(replica))
+        self._roster.set_identity(replica.destination, facts.identity.key or unproven(replica.destination))
         if learner.learnt is not None:
             self._say(learner, f"serves {facts.identity.key}; nobody tells: {', '.join(facts.fingerprint.unknown) or 'nothing'}")
 
@@ -161,6 +161,6 @@ class Identities:
             log.info("replica %s %s", learner.replica.url, text)
 
 
-def unproven(replica: Replica) -> str:
+def unproven(destination: str) -> str:
     """The identity of a replica of which nothing is known for sure: its own address, which is equal to no other's."""
-    return f"unproven:{replica.destination}"
+    return f"unproven:{destination}"

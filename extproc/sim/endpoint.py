@@ -53,7 +53,7 @@ class GenerationEndpoint:
             raise RequestError(404, f"The model `{request.model}` does not exist.", param="model")
         record.stream = request.stream
         answer = Answer(request=request, id=headers.get("x-request-id") or uuid.uuid4().hex, created=int(time.time()))
-        engine = min(replica.engines, key=lambda engine: engine.load)
+        engine = replica.place()
         writer = writer_for(answer)
         return Generation(
             settings=settings,

@@ -79,6 +79,8 @@ class Engine:
     label: str = "0"
     dead: bool = False
     waiting: int = 0
+    placed: int = 0
+    """Requests that were ever given to it."""
     _running: list[Sequence] = field(default_factory=list)
     _slots: asyncio.Semaphore = field(init=False)
     _moving: asyncio.Event = field(default_factory=asyncio.Event)

@@ -30,6 +30,13 @@ class Replica:
     def models(self) -> tuple[str, ...]:
         return (self.settings.model, *self.settings.adapters)
 
+    def place(self) -> Engine:
+        """The engine of one more request: the least busy, and of equals the one that was given fewer, since those that come at
+        once have not begun anywhere yet."""
+        engine = min(self.engines, key=lambda engine: (engine.load, engine.placed))
+        engine.placed += 1
+        return engine
+
     def abort_all(self) -> None:
         """What vLLM does with its requests on SIGTERM (CASES K8-04)."""
         for engine in self.engines:

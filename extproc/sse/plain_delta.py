@@ -75,10 +75,14 @@ class PlainDeltas:
         return len(events) if all(self._is_one(event + b"\n\n") for event in events) else 0
 
     def _is_one(self, chunk: bytes) -> bool:
-        if self._before and chunk.startswith(self._before) and chunk.endswith(self._after):
-            text = chunk[len(self._before) : -len(self._after)]
-            if _SIMPLE_TEXT.fullmatch(text) and len(text) + len(self._before) + len(self._after) == len(chunk):
-                return True
+        if (
+            self._before
+            and chunk.startswith(self._before)
+            and chunk.endswith(self._after)
+            # A chunk too short for both has no text between them, which is no match either.
+            and _SIMPLE_TEXT.fullmatch(chunk, len(self._before), len(chunk) - len(self._after))
+        ):
+            return True
         if not is_plain_delta(chunk, self._opening):
             return False
         self._learn(chunk)

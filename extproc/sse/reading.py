@@ -57,6 +57,9 @@ class StreamReader:
         self._answer = _ANSWERS[dialect](choices)
         self._plain = PlainDeltas(OPENINGS[dialect]) if dialect in OPENINGS and choices == 1 else None
         self._event_bytes_max = event_bytes_max
+        # Invariant: content came, choice 0 alone is open, no event is half here: a chunk may be taken for a plain delta.
+        # Plain deltas change none of it, so it is told where the ordinary way ends (``_batch``).
+        self._is_between_deltas = False
         self._content = False
         self._tokens = 0
         self._usage_tokens: int | None = None
@@ -111,23 +114,13 @@ class StreamReader:
 
     def plain_deltas(self, chunk: bytes) -> int:
         """How many plain deltas the next bytes are, 0 where they are anything else (plain_delta.py). Asking reads nothing."""
-        if self._plain is None or not self._is_between_deltas(chunk):
+        if self._plain is None or not self._is_between_deltas or len(chunk) > self._event_bytes_max:
             return 0
         return self._plain.count(chunk)
 
     def pass_plain(self, deltas: int) -> None:
         """So many plain deltas were handed on, which is all that ``feed`` would have found out about them."""
         self._tokens += deltas
-
-    def _is_between_deltas(self, chunk: bytes) -> bool:
-        """Content came, choice 0 alone is open, no event is half here: only then may a chunk be taken for a plain delta."""
-        return (
-            self._content
-            and self._ending is None
-            and self._answer.only_first_open
-            and self._framer.is_between_events
-            and len(chunk) <= self._event_bytes_max
-        )
 
     def end(self) -> Batch:
         """The replica's stream ended, or fell silent after its finish. Without a finish ``ending`` stays None: it was cut."""
@@ -205,6 +198,9 @@ class StreamReader:
         return chunk[:1] if chunk.startswith(b"\n") else b""
 
     def _batch(self, forward: bytes, *, content: bool = False, tokens: int = 0) -> Batch:
+        self._is_between_deltas = (
+            self._content and self._ending is None and self._answer.only_first_open and self._framer.is_between_events
+        )
         return Batch(forward, content, tokens, self._usage_tokens, self._ending, self._error, self._last)
 
 

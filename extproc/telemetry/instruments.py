@@ -22,9 +22,12 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Instrument:
-    """One metric. ``labels`` are its attributes; ``buckets`` are upper bounds in the metric's unit."""
+    """One metric. ``labels`` are its attributes; ``buckets`` are upper bounds in the metric's unit.
+
+    It is equal to itself only, which makes it a cheap key.
+    """
 
     name: str
     kind: Kind

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, TextIO
 
 from extproc.journal.records import EventKind
@@ -18,6 +19,8 @@ LOGGER: Final = logging.getLogger("deltafence.request")
 
 VALUE_LENGTH_MAX: Final = 1_000
 """Of one value in a line; what a replica says can be long."""
+
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, default=str)
 
 _BUILT_IN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -34,7 +37,7 @@ def configure_logging(log_format: LogFormat, stream: TextIO | None = None, level
     lines = logging.StreamHandler(sys.stderr if stream is None else stream)
     lines.setFormatter(JsonLines() if log_format is LogFormat.JSON else TextLines())
     logging.basicConfig(level=level, handlers=[lines], force=True)
-    # No line names a thread, a process or a place in the code, so nobody looks them up for each (logging HOWTO, "Optimization").
+    # No line names a thread or a process, so nobody looks them up for each (logging HOWTO, "Optimization").
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
@@ -53,7 +56,10 @@ class RequestLog:
             **event.detail,
             "trace_id": transition.trace_id,
         }
-        LOGGER.log(_level(transition), "%s", event.kind, extra={"fields": fields})
+        level = _level(transition)
+        if LOGGER.isEnabledFor(level):
+            # Not LOGGER.log, which would first look up its caller: no line names a place in the code.
+            LOGGER.handle(LOGGER.makeRecord(LOGGER.name, level, "", 0, event.kind, (), None, extra={"fields": fields}))
 
     def turned_away(self, turned_away: TurnedAway) -> None:
         """A request was not admitted."""
@@ -74,7 +80,7 @@ class JsonLines(logging.Formatter):
         line |= {key: value for key, value in _fields(record).items() if key not in line}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return _JSON.encode(line)
 
 
 class TextLines(logging.Formatter):
@@ -100,7 +106,15 @@ def _level(transition: Transition) -> int:
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Milliseconds are cut off, not rounded, after the float was rounded to the microseconds that it stands for."""
+    second, microseconds = divmod(round(record.created * 1_000_000), 1_000_000)
+    return f"{_second(second)}.{microseconds // 1000:03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(since_epoch: int) -> str:
+    """Many lines share their second, and writing it down is most of a time's work."""
+    return datetime.fromtimestamp(since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -120,5 +134,5 @@ def _cut(value: object) -> object:
 
 def _word(value: object) -> str:
     text = str(value)
-    plain = bool(text) and text.isprintable() and not any(character in text for character in ' "=')
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    plain = text.isprintable() and " " not in text and '"' not in text and "=" not in text
+    return text if plain and text else _JSON.encode(text)

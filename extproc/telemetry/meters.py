@@ -1,6 +1,6 @@
 """Instruments as the SDK's: one method for each way of counting, so that no module spells a metric's name or unit again."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -8,30 +8,20 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from extproc import __version__
 from extproc.telemetry.instruments import INSTRUMENTS, Instrument, Kind
+from extproc.telemetry.series import Labels, Series, check
 
 SCOPE: Final = "deltafence"
 
-Labels = Mapping[str, str | bool | int | float]
-
 
 class Meters:
-    """All instruments of one processor."""
+    """All instruments of one processor. Only histograms are measured one by one; the others are read when somebody collects."""
 
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SCOPE, __version__)
         self._meter: Final[Meter] = meter
-        self._counters = {
-            each: meter.create_counter(each.name, unit=each.unit, description=each.meaning) for each in _of(Kind.COUNTER)
-        }
-        self._up_down = {
-            each: meter.create_up_down_counter(each.name, unit=each.unit, description=each.meaning)
-            for each in _of(Kind.UP_DOWN_COUNTER)
-        }
-        self._gauges = {
-            each: meter.create_gauge(each.name, unit=each.unit, description=each.meaning)
-            for each in _of(Kind.GAUGE)
-            if each.labels
-        }
+        self._counters = _kept(Kind.COUNTER, meter.create_observable_counter)
+        self._up_down = _kept(Kind.UP_DOWN_COUNTER, meter.create_observable_up_down_counter)
+        self._gauges = _kept(Kind.GAUGE, meter.create_observable_gauge)
         self._histograms = {
             each: meter.create_histogram(
                 each.name, unit=each.unit, description=each.meaning, explicit_bucket_boundaries_advisory=each.buckets
@@ -41,7 +31,7 @@ class Meters:
 
     def count(self, instrument: Instrument, labels: Labels, number: int = 1) -> None:
         """Add to a counter."""
-        self._counters[instrument].add(number, _checked(instrument, labels))
+        self._counters[instrument].add(labels, number)
 
     def begin(self, instrument: Instrument, labels: Labels) -> None:
         """Let a counter's series exist at 0, so that Prometheus sees its first step as a step (it takes no absence for 0)."""
@@ -49,15 +39,16 @@ class Meters:
 
     def move(self, instrument: Instrument, labels: Labels, by: int) -> None:
         """Add to an up-down counter, or take from it."""
-        self._up_down[instrument].add(by, _checked(instrument, labels))
+        self._up_down[instrument].add(labels, by)
 
     def set(self, instrument: Instrument, labels: Labels, value: float) -> None:
         """Set a gauge."""
-        self._gauges[instrument].set(value, _checked(instrument, labels))
+        self._gauges[instrument].set(labels, value)
 
     def record(self, instrument: Instrument, labels: Labels, value: float) -> None:
         """Put a value into a histogram."""
-        self._histograms[instrument].record(value, _checked(instrument, labels))
+        check(instrument, labels)
+        self._histograms[instrument].record(value, {name: str(label) for name, label in labels.items()})
 
     def watch(self, instrument: Instrument, read: Callable[[], float]) -> None:
         """Read a gauge without labels whenever somebody collects. ``read`` may be called from an exporter's thread."""
@@ -75,10 +66,9 @@ def _of(kind: Kind) -> Iterable[Instrument]:
     return (instrument for instrument in INSTRUMENTS if instrument.kind is kind)
 
 
-def _checked(instrument: Instrument, labels: Labels) -> dict[str, str | bool | int | float]:
-    """A label that the table does not know is a mistake of ours.
-
-    The SDK tells a word of an enumeration from the same plain text, and would keep two series that Prometheus can't tell apart.
-    """
-    assert labels.keys() <= set(instrument.labels), f"{instrument.name} with labels {sorted(labels)}"
-    return {name: str(value) if isinstance(value, str) else value for name, value in labels.items()}
+def _kept(kind: Kind, create: Callable[..., object]) -> dict[Instrument, Series]:
+    """Series of every instrument of a kind, except the gauges that are watched. ``create`` is the meter's for that kind."""
+    kept = {each: Series(each) for each in _of(kind) if each.labels or kind is not Kind.GAUGE}
+    for each, series in kept.items():
+        create(each.name, callbacks=[series.observe], unit=each.unit, description=each.meaning)
+    return kept

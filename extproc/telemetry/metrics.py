@@ -11,8 +11,9 @@ from extproc.decision.gates import Gate
 from extproc.decision.policy import Mode
 from extproc.journal.records import EventKind, RequestFacts
 from extproc.telemetry import instruments as metric
-from extproc.telemetry.meters import Labels, Meters
+from extproc.telemetry.meters import Meters
 from extproc.telemetry.names import BoundedValues
+from extproc.telemetry.series import Labels
 from extproc.telemetry.witness import Transition, TurnedAway
 
 NONE: Final = "none"

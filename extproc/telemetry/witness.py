@@ -124,17 +124,16 @@ class Witness:
             self._later(self.tell)
 
     def _tell_event(self, event: JournalEvent) -> None:
-        known = self._open.get(event.request_id)
-        if known is None and event.kind is not EventKind.ADMITTED:
-            return
-        before = None if known is None else known.facts
-        after = admit(event) if before is None else fold(before, event)
-        trace_id = trace_id_of(event) if known is None else known.trace_id
-        if event.kind is EventKind.ENDED:
-            self._open.pop(event.request_id, None)
+        known, before = self._open.get(event.request_id), None
+        if known is not None:
+            before, known.facts = known.facts, fold(known.facts, event)
+        elif event.kind is EventKind.ADMITTED:
+            known = self._open[event.request_id] = _Open(admit(event), trace_id_of(event))
         else:
-            self._open[event.request_id] = _Open(after, trace_id)
-        transition = Transition(event=event, before=before, after=after, trace_id=trace_id)
+            return
+        if event.kind is EventKind.ENDED:
+            del self._open[event.request_id]
+        transition = Transition(event=event, before=before, after=known.facts, trace_id=known.trace_id)
         self._tell_each(lambda subscriber: subscriber.saw(transition))
 
     def _tell_turned_away(self, turned_away: TurnedAway) -> None:

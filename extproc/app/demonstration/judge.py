@@ -72,7 +72,7 @@ def judge(scenario: Scenario, dialect: Dialect, exchange: Exchange, *, stream: b
         text, ending = whole_text(dialect, json.loads(exchange.body)), "whole JSON body"
     expected_whole = not stream or scenario.received is Received.COMPLETE
     _judge_text(text, tokens if expected_whole else None, problems)
-    expected_attempts = scenario.attempts if stream else (1 if scenario.whole_fault is None else 2)
+    expected_attempts = scenario.attempts if stream else (1 if not scenario.whole_faults else 2)
     if exchange.attempts != expected_attempts:
         problems.append(f"{exchange.attempts} attempts, not {expected_attempts}")
     return Finding(text=text, ending=ending, problems=tuple(problems))

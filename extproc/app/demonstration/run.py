@@ -25,10 +25,12 @@ from extproc.app.demonstration.stage import (
     break_first,
     cut_first,
     gateway,
+    may_repeat,
     mend,
     problems_of_cut,
     replicas_asked,
     send,
+    until_every_replica,
 )
 from extproc.sim.link import start_link
 from extproc.sim.process import start_replica
@@ -36,12 +38,11 @@ from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
 
 TOKENS: Final = 8
-TOKEN_INTERVAL_MS: Final = 25.0
-"""Wide enough that a delta and what follows it are not one read on a busy machine: then nothing of it was delivered, and the
-request is rightly repeated (R17.2)."""
-REPLICA: Final = Settings(tokens=TOKENS, token_interval_ms=TOKEN_INTERVAL_MS)
+REPLICA: Final = Settings(tokens=TOKENS)
+OUTLASTING_MS: Final = 500.0
+"""Between tokens of the replica that is cut off: its answer lasts longer than its lease."""
 TABLE_WIDTH: Final = 116
-SHORT_LEASE: Final = "lease: {ttl_ms: 1500, cancel_timeout_ms: 300}\n"
+SHORT_LEASE: Final = "lease: {ttl_ms: 2500, cancel_timeout_ms: 1200}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +59,17 @@ async def run_scenarios(log: Path) -> list[Line]:
     """Every scenario once, in order."""
     async with AsyncExitStack() as stack:
         replicas = [
-            await stack.enter_async_context(
-                start_replica(Settings(name=name, tokens=TOKENS, token_interval_ms=TOKEN_INTERVAL_MS))
-            )
-            for name in ("replica-a", "replica-b")
+            await stack.enter_async_context(start_replica(replace(REPLICA, name=name))) for name in ("replica-a", "replica-b")
         ]
         names = {replica.address: replica.settings.name for replica in replicas}
         front, admin = await stack.enter_async_context(gateway(replicas, log, *QUICK_HEALTH))
+        await until_every_replica(may_repeat, admin)
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_LIMIT_S)
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
         lines = []
         for scenario in SCENARIOS:
-            exchange = await break_first(partial(send, session, front, Dialect.CHAT), replicas[0], scenario.fault)
+            ask = partial(send, session, front, Dialect.CHAT)
+            exchange = await break_first(ask, replicas[0], *scenario.faults)
             finding = judge(scenario, Dialect.CHAT, exchange, stream=True, tokens=TOKENS)
             asked = await replicas_asked(session, admin, exchange.request_id)
             asked_names = tuple(names.get(address, address) for address in asked)
@@ -83,16 +83,16 @@ async def run_cuts(directory: Path) -> list[Line]:
     policy, token = directory / "policy.yaml", directory / "token"
     policy.write_text(SHORT_LEASE)
     token.write_text(secrets.token_hex())
+    guarded = replace(REPLICA, guard=True, token=token.read_text())
     async with AsyncExitStack() as stack:
         replicas = [
-            await stack.enter_async_context(
-                start_replica(Settings(name=name, tokens=TOKENS, token_interval_ms=300, guard=True, token=token.read_text()))
-            )
-            for name in ("replica-a", "replica-b")
+            await stack.enter_async_context(start_replica(replace(guarded, name=name, token_interval_ms=interval_ms)))
+            for name, interval_ms in (("replica-a", OUTLASTING_MS), ("replica-b", REPLICA.token_interval_ms))
         ]
         links = [await stack.enter_async_context(start_link(replica.port)) for replica in replicas]
         options = ("--policy", str(policy), "--token-file", str(token), *QUICK_HEALTH)
         front, admin = await stack.enter_async_context(gateway(links, directory / "up-cuts.log", *options))
+        await until_every_replica(may_repeat, admin)
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_LIMIT_S)
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
         names = {urlsplit(link.url).netloc: replica.settings.name for link, replica in zip(links, replicas, strict=True)}

@@ -3,8 +3,9 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -13,7 +14,8 @@ import aiohttp
 
 from extproc.app.demonstration.apis import PATHS, request_body
 from extproc.app.demonstration.judge import Exchange
-from extproc.sim.faults import Fault
+from extproc.replicas.identities import unproven
+from extproc.sim.faults import Fault, What
 from extproc.sim.link import Direction, Link
 from extproc.sim.process import ReplicaProcess
 from extproc.sim.request_log import Ended
@@ -25,8 +27,17 @@ POLL_S: Final = 0.02
 QUICK_HEALTH: Final = ("--", "--health-interval", "200ms")
 """For stages whose replicas are killed and started again all the time: what was started gets requests soon."""
 
+Delivered = Callable[[], Awaitable[None]]
+"""What a sender calls once its client has the first of an answer."""
 
-async def send(session: aiohttp.ClientSession, url: str, dialect: Dialect, *, stream: bool = True) -> Exchange:
+
+async def nobody_waits() -> None:
+    """Where nothing depends on what the client has."""
+
+
+async def send(
+    session: aiohttp.ClientSession, url: str, dialect: Dialect, delivered: Delivered = nobody_waits, *, stream: bool = True
+) -> Exchange:
     """One request of the demo's, read to its end or to its break."""
     body = bytearray()
     async with session.post(
@@ -37,6 +48,8 @@ async def send(session: aiohttp.ClientSession, url: str, dialect: Dialect, *, st
         broken = None
         try:
             async for piece in answer.content.iter_any():
+                if not body:
+                    await delivered()
                 body += piece
         except aiohttp.ClientError as error:
             broken = repr(error)
@@ -44,16 +57,17 @@ async def send(session: aiohttp.ClientSession, url: str, dialect: Dialect, *, st
         return Exchange(status=answer.status, headers=headers, body=bytes(body), broken=broken)
 
 
-async def break_first(send: Callable[[], Awaitable[Exchange]], armed: ReplicaProcess, fault: Fault | None) -> Exchange:
-    """Send requests until one of them met ``fault`` on its first attempt, and return that one.
+async def break_first(send: Callable[[Delivered], Awaitable[Exchange]], armed: ReplicaProcess, *faults: Fault) -> Exchange:
+    """Send requests until one of them met a fault on its first attempt, and return that one.
 
     One replica is armed; which replica is asked first is the placement's turn, so an unarmed one may answer before.
-    Raises LookupError where the turn never comes.
+    What a fault holds is released when the client has the first of its answer. Raises LookupError where the turn never comes.
     """
-    if fault is None:
-        return await send()
-    await armed.set_faults(fault)
-    return await _repeat(send, lambda: has_struck(armed), fault.label)
+    if not faults:
+        return await send(nobody_waits)
+    await armed.set_faults(*faults)
+    delivered = armed.release if any(fault.what is What.HOLD for fault in faults) else nobody_waits
+    return await _repeat(partial(send, delivered), lambda: has_struck(armed), " and ".join(fault.label for fault in faults))
 
 
 async def has_struck(replica: ReplicaProcess) -> bool:
@@ -166,6 +180,32 @@ async def gateway(replicas: Sequence[HasUrl], log: Path, *options: str) -> Async
         if process.returncode is None:
             process.terminate()
         await process.wait()
+
+
+Row = Mapping[str, Any]
+"""What a gateway's ``/deltafence/v1/replicas`` says of one replica."""
+
+
+def is_placeable(row: Row) -> bool:
+    return bool(row["standing"] == "placeable")
+
+
+def may_repeat(row: Row) -> bool:
+    """Placeable, and it is known what it serves (R8)."""
+    return is_placeable(row) and bool(row["identity"] != unproven(row["destination"]))
+
+
+async def until_every_replica(is_right: Callable[[Row], bool], *admins: str) -> None:
+    """Wait for what gateways think of their replicas: each looks by itself, and a look that got no answer in time is taken
+    again only at its next turn. Raises TimeoutError."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(ATTEMPT_LIMIT_S):
+        for admin in admins:
+            while True:
+                async with session.get(f"{admin}/deltafence/v1/replicas") as answer:
+                    rows = (await answer.json())["replicas"]
+                if all(map(is_right, rows)):
+                    break
+                await asyncio.sleep(POLL_S)
 
 
 def admin_url(log: Path) -> str:

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from extproc.decision.health_report import Json
 from extproc.replicas.roster import Roster
+
+IN_DOUBT: Final = "in_doubt"
 
 Reports = Callable[[], Mapping[str, Json]]
 """Health's report of each replica by destination (decision.health_report); empty where nothing watches them."""
@@ -20,6 +23,7 @@ class ReplicaRow:
     attempts: int
     """Of this processor."""
     standing: str
+    """Whether it gets new attempts: a Standing, or ``in_doubt`` where others come first until health has looked."""
     verdict: str
     evidence: str
     for_s: float | None
@@ -43,7 +47,7 @@ def replica_rows(roster: Roster, reports: Reports = nobody_watches) -> Sequence[
                 url=replica.url,
                 identity=replica.identity,
                 attempts=roster.running(replica.destination),
-                standing=str(roster.standing(replica.destination)),
+                standing=IN_DOUBT if roster.is_doubted(replica.destination) else str(roster.standing(replica.destination)),
                 verdict=str(report.get("verdict", "unwatched")),
                 evidence=str(report.get("evidence", "no health monitor runs in this processor")),
                 for_s=for_s if isinstance(for_s, int | float) else None,

@@ -15,13 +15,19 @@ from extproc.decision.verdicts import Verdict
 from tests.unit.scripted_replica import ScriptedReplica, idle_replica, metrics
 
 QUICK = ("--interval", "100ms", "--hung-after", "300ms")
+PATIENT = """
+from functools import partial
+from extproc.app import cli, health_command
+health_command.HealthMonitor = partial(health_command.HealthMonitor, read_timeout_ms=60_000)
+cli.main()
+"""
+"""The program, but for how long it waits for a page: the scripted servers are of the tests' process, which may be held up."""
 
 
 async def start(*arguments: str, **how: object) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         # A shell starts its background jobs, the tests among them, with SIGINT ignored, and children inherit that.
-        *("env", "--default-signal=INT", sys.executable, "-m"),
-        "extproc.app",
+        *("env", "--default-signal=INT", sys.executable, "-c", PATIENT),
         "health",
         *arguments,
         **({"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE} | how),

@@ -481,6 +481,39 @@ def test_unknown_without_a_healthy_health_is_withheld_once_stale():
     assert watched.fail(Outcome.READ_TIMEOUT, look=Look.HEALTH, after_s=1).placement is Placement.WITHHELD
 
 
+def test_one_look_that_times_out_withholds_no_server_that_only_its_health_speaks_for():
+    """One without metrics, as ``--disable-log-stats`` makes it (HL-07)."""
+    watched = Watched()
+    watched.see(Look.METRICS, status=404)
+    watched.health(200)
+    assert watched.fail(Outcome.READ_TIMEOUT).placement is Placement.LAST_RESORT
+    assert watched.fail(Outcome.READ_TIMEOUT, after_s=16).placement is Placement.WITHHELD
+
+
+def test_unknown_is_a_last_resort_for_as_long_as_our_tokens_still_come():
+    """A page that times out for minutes on a server that streams to us: slow is not dead (R5)."""
+    watched = Watched()
+    watched.read(BUSY)
+    for _ in range(60):
+        watched.with_knowledge(1, output_ago_s=-4)
+        judgement = watched.fail(Outcome.READ_TIMEOUT)
+        assert (judgement.verdict, judgement.placement) == (Verdict.UNKNOWN, Placement.LAST_RESORT)
+    heard_at_ms = watched.now_ms
+    while watched.judgement.placement is Placement.LAST_RESORT:
+        watched.fail(Outcome.READ_TIMEOUT, after_s=1)
+    assert watched.now_ms - heard_at_ms in range(SETTINGS.stale_after_ms, SETTINGS.stale_after_ms + 2_000)
+
+
+def test_tokens_do_not_lift_what_was_withheld_for_another_reason():
+    """They may be of the process before."""
+    watched = Watched()
+    watched.settle_idle(IDLE)
+    watched.read(page(started=STARTED_LATER))
+    assert watched.verdict is Verdict.RESTARTED
+    watched.with_knowledge(1, output_ago_s=0)
+    assert watched.fail(Outcome.READ_TIMEOUT).placement is Placement.WITHHELD
+
+
 # Paused (HL-09)
 
 

@@ -193,6 +193,19 @@ def test_a_smaller_initial_window_takes_room_from_open_streams():
     assert probe.give(raw(WINDOW_UPDATE, 0, 1, number(3))) == [Drained(1)]
 
 
+def test_an_end_without_data_takes_nothing_from_a_negative_window_and_gives_nothing_to_others():
+    probe = Probe()
+    probe.give(setting(4, 2**20))
+    probe.open(1)
+    probe.open(3)
+    assert probe.connection.send_data(1, bytes(80))
+    assert not probe.connection.send_data(3, bytes(65_535)), "the connection's window is used up"
+    probe.give(setting(4, 50), raw(WINDOW_UPDATE, 0, 3, number(2**20)))
+    probe.said()
+    assert probe.connection.send_data(1, b"", end_stream=True)
+    assert [(frame.stream_id, frame.data, frame.flags) for frame in probe.said()] == [(1, b"", {"END_STREAM"})]
+
+
 def test_larger_frames_are_sent_where_the_peer_takes_them():
     probe = Probe()
     probe.give(setting(5, 40_000))

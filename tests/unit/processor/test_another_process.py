@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from extproc.decision.causes import Failure
 from extproc.decision.policy import LeasePolicy
+from extproc.replicas.identities import unproven
 from extproc.replicas.roster import Replica, Roster
 from extproc.replicas.unguarded import UnguardedFence
 from tests.unit.processor.stage import A, B, FakeStream, Stage
@@ -27,7 +28,7 @@ class RestartHeardFence(UnguardedFence):
         await asyncio.sleep(0)
         if self.granted == self.number:
             assert self.roster is not None
-            self.roster.set_identity(replica.destination, f"unproven:{replica.destination}")
+            self.roster.set_identity(replica.destination, unproven(replica.destination))
         return ()
 
 

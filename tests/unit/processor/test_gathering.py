@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from extproc.processor.attempt import AnswerKind, Attempt, AttemptOver, AttemptSignal, BodyReceived
-from extproc.processor.gathering import GATHER_S, Gathering, HandOn
+from extproc.processor.gathering import TURN_S_MAX, TURN_S_MIN, TURN_S_PER_DELTA, Gathering, HandOn
 from tests.unit.processor.stage import A
 
 
@@ -16,20 +16,21 @@ class FakeLoop:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.due: list[Callable[[], None]] = []
+        self.delay_s = 0.0
         self.faults: list[dict[str, Any]] = []
 
     def time(self) -> float:
         return self.now_s
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        assert delay_s == GATHER_S
+        self.delay_s = delay_s
         self.due.append(callback)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.faults.append(context)
 
     def advance(self) -> None:
-        self.now_s += GATHER_S
+        self.now_s += self.delay_s
         due, self.due = self.due, []
         for callback in due:
             callback()
@@ -50,7 +51,7 @@ def test_what_comes_alone_is_handed_on_at_once(loop: FakeLoop, gathering: Gather
     for number in range(3):
         gathering.add(lambda number=number: handed_on.append(number))
         assert handed_on[-1] == number
-        loop.now_s += GATHER_S
+        loop.now_s += TURN_S_MIN
     assert loop.due == []
 
 
@@ -68,11 +69,36 @@ def test_nothing_overtakes_what_waits(loop: FakeLoop, gathering: Gathering):
     handed_on: list[int] = []
     for number in range(2):
         gathering.add(lambda number=number: handed_on.append(number))
-    loop.now_s += 10 * GATHER_S  # the timer is late
+    loop.now_s += 10 * TURN_S_MIN  # the timer is late
     gathering.add(lambda: handed_on.append(2))
     assert handed_on == [0]
     loop.advance()
     assert handed_on == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("deltas", "turn_s"), [(2, TURN_S_MIN), (9, 8 * TURN_S_PER_DELTA), (500, TURN_S_MAX)])
+def test_the_more_a_turn_had_the_longer_is_the_next(loop: FakeLoop, gathering: Gathering, deltas: int, turn_s: float):
+    def nothing() -> None:
+        pass
+
+    for _ in range(deltas):  # the first goes at once
+        gathering.add(nothing)
+    assert loop.delay_s == TURN_S_MIN
+    loop.advance()
+    gathering.add(nothing)
+    assert loop.delay_s == pytest.approx(turn_s)
+
+
+def test_a_pause_makes_turns_short_again(loop: FakeLoop, gathering: Gathering):
+    handed_on: list[int] = []
+    for number in range(500):
+        gathering.add(lambda number=number: handed_on.append(number))
+    loop.advance()
+    loop.now_s += 2 * TURN_S_MAX
+    gathering.add(lambda: handed_on.append(500))
+    assert handed_on[-1] == 500
+    gathering.add(lambda: handed_on.append(501))
+    assert loop.delay_s == TURN_S_MIN
 
 
 def test_one_stream_s_fault_costs_the_others_nothing(loop: FakeLoop, gathering: Gathering):
@@ -81,12 +107,13 @@ def test_one_stream_s_fault_costs_the_others_nothing(loop: FakeLoop, gathering: 
     def fail() -> None:
         raise LookupError("a fault")
 
-    gathering.add(lambda: handed_on.append(0))
     gathering.add(fail)
-    gathering.add(lambda: handed_on.append(2))
+    gathering.add(lambda: handed_on.append(1))
+    gathering.add(fail)
+    gathering.add(lambda: handed_on.append(3))
     loop.advance()
-    assert handed_on == [0, 2]
-    assert [str(fault["exception"]) for fault in loop.faults] == ["a fault"]
+    assert handed_on == [1, 3]
+    assert [str(fault["exception"]) for fault in loop.faults] == ["a fault", "a fault"]
 
 
 class Gathered:

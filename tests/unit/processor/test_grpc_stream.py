@@ -1,6 +1,7 @@
 """Writes that don't wait, over a real grpc.aio call: nothing is lost, doubled or overtaken, and one at a time is under way."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,9 +10,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from extproc.processor import messages
-from extproc.processor.grpc_transport import GrpcStream, GrpcTransport
+from extproc.processor import grpc_transport, messages
+from extproc.processor.grpc_transport import BegunWrites, GrpcStream, GrpcTransport
 from extproc.processor.protobuf import METHOD, SERVICE_NAME, ProcessingRequest, ProcessingResponse, method_handlers
+from tests.unit.processor.stage import until
 
 Serve = Callable[[GrpcStream], Awaitable[None]]
 
@@ -21,7 +23,11 @@ async def called(folder: Path, serve: Serve) -> AsyncIterator["grpc.aio.StreamSt
     """A client's call that ``serve`` answers."""
 
     async def process(_: object, call: grpc.aio.ServicerContext) -> None:
-        await serve(GrpcStream(call))
+        stream = GrpcStream(call, BegunWrites())
+        try:
+            await serve(stream)
+        finally:
+            stream.release()
 
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((method_handlers(process),))
@@ -113,3 +119,193 @@ async def test_a_thousand_calls_that_wait_at_once_are_all_taken_up(tmp_path: Pat
         codes = await asyncio.to_thread(lambda: {call.code() for call in calls})
     await transport.stop(None)
     assert codes == {grpc.StatusCode.OK}
+
+
+class Served:
+    """A service that has served its stream at once."""
+
+    def __init__(self) -> None:
+        self.streams: list[GrpcStream] = []
+
+    async def process(self, stream: GrpcStream) -> None:
+        self.streams.append(stream)
+
+
+def serve_scripted_call(service: Served) -> "asyncio.Task[None]":
+    transport = GrpcTransport(service, "unix:/unused")  # type: ignore[arg-type]
+    return asyncio.create_task(transport._process(None, ScriptedCall()))  # type: ignore[arg-type]
+
+
+async def test_a_served_call_waits_for_its_reset_so_that_grpc_sends_no_status_after_it():
+    service = Served()
+    call = serve_scripted_call(service)
+    await until(lambda: service.streams)
+    call.cancel()  # as gRPC does at a reset
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_served_call_that_nobody_resets_ends_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grpc_transport, "LEAVE_S_MAX", 0)
+    await serve_scripted_call(Served())
+
+
+class ScriptedCall:
+    """A call whose sends the test completes."""
+
+    def __init__(self) -> None:
+        self.completions: list[asyncio.Future[None]] = []
+        self.ended = 0
+
+    async def abort(self, _: grpc.StatusCode, detail: str) -> None:
+        assert self.ended == len(self.completions), "aborted under a write"
+        raise grpc.aio.AbortError(detail)
+
+    async def write(self, _: bytes) -> None:
+        self.completions.append(asyncio.get_running_loop().create_future())
+        try:
+            await self.completions[-1]
+        finally:
+            self.ended += 1  # as gRPC, which frees the message here
+
+
+@pytest.mark.parametrize("is_sent_before", [True, False], ids=["already sent", "still under way"])
+@pytest.mark.parametrize("fault", [None, grpc.aio.UsageError("the call is over")], ids=["sent", "failed"])
+async def test_the_last_write_that_was_begun_is_ended_when_nobody_writes_any_more(is_sent_before: bool, fault: Exception | None):
+    call = ScriptedCall()
+    stream = GrpcStream(call, BegunWrites())  # type: ignore[arg-type]
+    assert stream.write_now(delta(0))
+    (completion,) = call.completions
+
+    def complete() -> None:
+        if fault is None:
+            completion.set_result(None)
+        else:
+            completion.set_exception(fault)
+
+    if is_sent_before:
+        complete()
+    stream.release()
+    assert call.ended == is_sent_before
+    if not is_sent_before:
+        complete()
+        await until(lambda: call.ended)
+    assert call.ended == 1
+
+
+async def test_nothing_holds_a_stream_that_was_released():
+    writes = BegunWrites()
+    stream = GrpcStream(ScriptedCall(), writes)  # type: ignore[arg-type]
+    call = weakref.ref(stream._call)
+    assert stream.write_now(delta(0))
+    stream._call.completions[0].set_result(None)
+    stream.release()
+    del stream
+    assert call() is None
+
+
+async def test_a_write_that_is_still_under_way_makes_the_next_one_wait():
+    call = ScriptedCall()
+    stream = GrpcStream(call, BegunWrites())  # type: ignore[arg-type]
+    assert stream.write_now(delta(0))
+    assert not stream.write_now(delta(1))
+    assert len(call.completions) == 1
+    call.completions[0].set_result(None)
+    assert stream.write_now(delta(2))
+    assert (len(call.completions), call.ended) == (2, 1)
+    call.completions[1].set_result(None)
+    stream.release()
+
+
+async def test_other_streams_writes_end_what_was_begun_and_a_stuck_one_holds_up_nobody():
+    writes = BegunWrites()
+    calls = [ScriptedCall() for _ in range(6)]
+    stuck, *streams = [GrpcStream(call, writes) for call in calls]  # type: ignore[arg-type]
+    assert stuck.write_now(delta(0))
+    for stream, call in zip(streams, calls[1:], strict=True):
+        assert stream.write_now(delta(0))
+        call.completions[0].set_result(None)
+    for number in range(3):
+        assert streams[-1].write_now(delta(number))
+        calls[-1].completions[-1].set_result(None)
+    assert [call.ended for call in calls[:-1]] == [0, 1, 1, 1, 1]
+    calls[0].completions[0].set_result(None)
+    for stream in (stuck, *streams):
+        stream.release()
+    assert [call.ended for call in calls] == [len(call.completions) for call in calls]
+
+
+async def begun(call: ScriptedCall, number: int) -> None:
+    await until(lambda: len(call.completions) == number)
+
+
+async def begun_write() -> "tuple[ScriptedCall, GrpcStream, asyncio.Task[None]]":
+    """A write that waits until the test completes its send."""
+    call = ScriptedCall()
+    stream = GrpcStream(call, BegunWrites())  # type: ignore[arg-type]
+    writing = asyncio.create_task(stream.write(delta(0)))
+    await begun(call, 1)
+    return call, stream, writing
+
+
+async def test_a_cancelled_write_is_ended_all_the_same_when_it_has_been_sent():
+    call, stream, writing = await begun_write()
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    stream.release()
+    assert call.ended == 0
+    call.completions[0].set_result(None)
+    await until(lambda: call.ended)
+
+
+async def test_a_write_that_waits_is_ended_by_itself_alone():
+    """Whoever ended it for others would keep its failure to himself."""
+    writes = BegunWrites()
+    calls = [ScriptedCall() for _ in range(2)]
+    stream, other = (GrpcStream(call, writes) for call in calls)  # type: ignore[arg-type]
+    assert stream.write_now(delta(0))
+    calls[0].completions[0].set_result(None)
+    writing = asyncio.create_task(stream.write(delta(1)))
+    await begun(calls[0], 2)
+    calls[0].completions[1].set_exception(grpc.aio.UsageError("the call is over"))
+    assert other.write_now(delta(0))  # before the other task has heard of it
+    with pytest.raises(grpc.aio.UsageError):
+        await writing
+    assert calls[0].ended == 2
+
+
+async def test_a_write_fails_with_what_grpc_says_of_it():
+    call, _, writing = await begun_write()
+    call.completions[0].set_exception(grpc.aio.UsageError("the call is over"))
+    with pytest.raises(grpc.aio.UsageError):
+        await writing
+    assert call.ended == 1
+
+
+async def test_a_write_that_its_stream_has_let_go_of_ends_once():
+    """A tool's caller that leaves releases the stream, while the call's own task may still write."""
+    call, stream, writing = await begun_write()
+    stream.release()
+    call.completions[0].set_result(None)
+    await writing
+    assert call.ended == 1
+
+
+async def test_a_call_is_aborted_only_when_its_write_has_been_sent():
+    call = ScriptedCall()
+    stream = GrpcStream(call, BegunWrites())  # type: ignore[arg-type]
+    assert stream.write_now(delta(0))
+    asyncio.get_running_loop().call_soon(call.completions[0].set_result, None)
+    with pytest.raises(grpc.aio.AbortError):
+        await stream.abort("the tool broke")
+
+
+async def test_an_abort_right_behind_the_first_write_reaches_the_client(tmp_path: Path):
+    async def serve(stream: GrpcStream) -> None:
+        assert stream.write_now(delta(0))
+        await stream.abort("the tool broke")
+
+    async with called(tmp_path, serve) as call:
+        await call.read()
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE

@@ -11,7 +11,7 @@ from extproc.journal.interface import JournalUnavailable
 from extproc.journal.memory import MemoryJournal
 from extproc.journal.memory_keys import MemoryKeys
 from extproc.journal.records import AttemptFacts, RequestFacts
-from extproc.processor.client_stream import ClientStream
+from extproc.processor.client_stream import ClientStream, make_head
 from extproc.processor.intake import RequestRejected
 from extproc.processor.keyed import KeptClientStream, answer_repeat, read_claim
 from extproc.processor.messages import RequestHeaders
@@ -133,7 +133,7 @@ class Keys(MemoryKeys):
 async def deliver(keys: Keys, *pieces: bytes, bytes_max: int = 100) -> None:
     client = KeptClientStream(keys.stream.write, keys=keys, bytes_max=bytes_max)
     client.keep_for("req_1")
-    await client.begin(200, [("content-type", "text/event-stream")])
+    await client.begin(make_head(200, [("content-type", "text/event-stream")]))
     for piece in pieces[:-1]:
         await client.write(piece)
     await client.keep(pieces[-1])
@@ -168,7 +168,7 @@ async def test_an_answer_that_can_not_be_stored_is_delivered(caplog: pytest.LogC
 
 async def test_the_copy_is_everything_that_was_written_up_to_its_bound():
     client = KeptClientStream(FakeStream([]).write, keys=Keys(FakeStream([])), bytes_max=10)
-    await client.begin(200, [])
+    await client.begin(make_head(200, []))
     await client.write(b"12345")
     await client.end(b"6789abc", {})
     assert client.copy == b"123456789a"

@@ -446,7 +446,7 @@ async def test_the_first_delta_deadline_is_an_honest_504() -> None:
 
 
 async def test_the_total_deadline_interrupts_a_started_stream() -> None:
-    stage = Stage(policy=Policy(deadlines=DeadlinesPolicy(first_delta_ms=200, total_ms=200)))
+    stage = Stage(policy=Policy(deadlines=DeadlinesPolicy(first_delta_ms=3_000, total_ms=3_000)))
     stream, task = stage.ask()
     attempt = await stage.attempts.opened.get()
     attempt.head()

@@ -15,7 +15,7 @@ from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import MetricsMode, Settings
 
-SETTINGS = HealthSettings(interval_ms=50, hung_after_ms=300, stale_after_ms=2_000, answer_deadline_ms=5_000)
+SETTINGS = HealthSettings(interval_ms=50, hung_after_ms=300, stale_after_ms=60_000, answer_deadline_ms=5_000)
 
 
 @dataclass(slots=True)
@@ -30,6 +30,8 @@ class Scene:
     history: History = field(init=False)
     told: asyncio.Event = field(default_factory=asyncio.Event)
     streams: list[asyncio.Task[bytes]] = field(default_factory=list)
+    waited_for: int = 0
+    """Its place among the judgements."""
 
     def on_change(self, _: str, judgement: Judgement) -> None:
         self.judgements.append(judgement)
@@ -51,11 +53,14 @@ class Scene:
         return None if self.attempts is None else Knowledge(attempts_in_flight=self.attempts)
 
     async def until(self, *verdicts: Verdict) -> Judgement:
-        """The next judgement, from now on, with one of these verdicts."""
-        while not self.judgements or self.judgements[-1].verdict not in verdicts:
+        """The first judgement with one of these verdicts, from the one that was waited for last on: it may be over by now."""
+        while True:
+            for place, judgement in enumerate(self.judgements):
+                if place >= self.waited_for and judgement.verdict in verdicts:
+                    self.waited_for = place
+                    return judgement
             self.told.clear()
             await self.told.wait()
-        return self.judgements[-1]
 
     def stream(self, count: int, *, tokens: int = 100_000, prompt: str = "two words") -> None:
         body = {"messages": [{"role": "user", "content": prompt}], "stream": True, "max_tokens": tokens}
@@ -71,14 +76,17 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(settings: HealthSettings = SETTINGS, **replica_settings: object) -> AsyncIterator[Scene]:
+async def scene(
+    settings: HealthSettings = SETTINGS, *, read_timeout_ms: int = 10_000, **replica_settings: object
+) -> AsyncIterator[Scene]:
+    """``read_timeout_ms``: more than a stall of the machine, where a page that does not come is not the subject."""
     async with AsyncExitStack() as stack:
         options = {"tokens": 100_000, "token_interval_ms": 5, "prefill_ms": 2} | replica_settings
         replica = await stack.enter_async_context(start_replica(Settings(**options)))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         one = Scene(replica=replica, session=session)
         monitor = await stack.enter_async_context(
-            HealthMonitor(settings, one.on_change, one.knowing, on_look=one.on_look, read_timeout_ms=500)
+            HealthMonitor(settings, one.on_change, one.knowing, on_look=one.on_look, read_timeout_ms=read_timeout_ms)
         )
         monitor.watch("r", replica.url)
         try:
@@ -206,7 +214,7 @@ async def test_a_server_without_metrics_is_unknown_and_asked_for_nothing(mode: M
 
 
 async def test_metrics_that_never_answer_are_unknown():
-    async with scene() as one:
+    async with scene(read_timeout_ms=500) as one:
         one.stream(1)
         await one.until(Verdict.BUSY)
         await one.replica.set_metrics(MetricsMode.SILENT)

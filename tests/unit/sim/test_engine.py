@@ -6,6 +6,7 @@ import pytest
 from extproc.sim.engine import Engine, EngineAborted, EngineError
 from extproc.sim.script import FinishReason
 from extproc.sim.settings import Settings
+from extproc.sim.state import Replica
 
 
 def engine_of(**options: object) -> Engine:
@@ -15,6 +16,11 @@ def engine_of(**options: object) -> Engine:
 async def settle() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+def test_requests_that_come_at_once_are_spread_though_none_has_begun() -> None:
+    replica = Replica(Settings(engines=2))
+    assert [replica.place().label for _ in range(4)] == ["0", "1", "0", "1"]
 
 
 async def test_requests_beyond_the_slots_wait() -> None:

@@ -4,11 +4,12 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
 from extproc.contract.errors import ErrorCode
-from extproc.telemetry.logs import LogFormat, RequestLog, configure_logging
+from extproc.telemetry.logs import LogFormat, RequestLog, TextLines, configure_logging
 from extproc.telemetry.witness import Witness
 from tests.unit.telemetry.events import INTERRUPTED, REFUSED, REPEATED, admitted
 
@@ -84,6 +85,44 @@ def test_exception_and_extra_of_other_loggers_are_in_the_line() -> None:
     line = json.loads(stream.getvalue())
     assert (line["level"], line["request_id"]) == ("error", "req_1")
     assert line["exception"].endswith("ValueError: broken")
+
+
+def test_lines_below_the_level_are_not_written() -> None:
+    stream = io.StringIO()
+    configure_logging(LogFormat.TEXT, stream, logging.WARNING)
+    witness = Witness([RequestLog()])
+    for event in REFUSED:
+        witness.saw(event)
+    assert [line.split()[1] for line in stream.getvalue().splitlines()] == ["WARNING"] * 4
+
+
+def time_of(created: float) -> str:
+    """The first word of a line of a record that was made so many seconds after the epoch."""
+    record = logging.makeLogRecord({"created": created, "name": "deltafence", "levelname": "INFO", "msg": "x"})
+    return TextLines().format(record).split()[0]
+
+
+@pytest.mark.parametrize(
+    ("created", "written"),
+    [
+        (1_700_000_000.0, "2023-11-14T22:13:20.000Z"),
+        (1_700_000_000.377, "2023-11-14T22:13:20.377Z"),  # as a float, a little less
+        (1_700_000_000.0309, "2023-11-14T22:13:20.030Z"),
+        (1_700_000_000.999, "2023-11-14T22:13:20.999Z"),
+        (1_700_000_000.9999998, "2023-11-14T22:13:21.000Z"),
+        (1_704_067_199.999, "2023-12-31T23:59:59.999Z"),
+        (1_704_067_200.0, "2024-01-01T00:00:00.000Z"),
+    ],
+)
+def test_time_is_utc_with_its_milliseconds(created: float, written: str) -> None:
+    assert time_of(created) == written
+
+
+def test_each_time_is_its_own_also_where_seconds_pass_repeat_or_go_back() -> None:
+    began = 1_700_000_000_990
+    for ms in (*range(began, began + 30), began, began + 3_600_000, began + 1, *range(began + 2_020, began + 1_990, -1)):
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+        assert time_of(ms / 1000) == moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def test_request_that_was_turned_away_is_one_line() -> None:

@@ -26,7 +26,7 @@ class Siblings:
 
     url: str
     sessions: dict[int, aiohttp.ClientSession]
-    stamps: dict[int, dict[str, str | int]]
+    stamps: dict[int, dict[str, str | int]] = field(default_factory=dict)
     responses: list[aiohttp.ClientResponse] = field(default_factory=list)
 
     async def begin(self, process: int, *, ttl_ms: int = 10_000) -> aiohttp.ClientResponse:
@@ -42,6 +42,12 @@ class Siblings:
         if response.status == 200:
             assert await response.content.readany() == str(process).encode()
         return response
+
+    async def renew_stamp(self, process: int) -> int:
+        """The worker's clock as it is now: that of the fixture is as old as the other worker's start took."""
+        async with self.sessions[process].post(self.url + HEARTBEAT_PATH, headers=SECRET, json={"leases": []}) as response:
+            self.stamps[process] = await response.json()
+        return int(self.stamps[process]["now_ms"])
 
     async def cancel(self, process: int) -> dict[str, str | int]:
         path = CANCEL_PATH_FORMAT.format(attempt_id="att_1")
@@ -67,7 +73,6 @@ async def siblings(tmp_path: Path) -> AsyncIterator[Siblings]:
         url = f"http://127.0.0.1:{int(await process.stdout.readline())}"
         async with AsyncExitStack() as stack:
             sessions: dict[int, aiohttp.ClientSession] = {}
-            stamps: dict[int, dict[str, str | int]] = {}
             while len(sessions) < 2:
                 session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)))
                 async with session.get(url) as response:
@@ -75,9 +80,9 @@ async def siblings(tmp_path: Path) -> AsyncIterator[Siblings]:
                 if identity in sessions:
                     continue
                 sessions[identity] = session
-                async with session.post(url + HEARTBEAT_PATH, headers=SECRET, json={"leases": []}) as response:
-                    stamps[identity] = await response.json()
-            siblings = Siblings(url=url, sessions=sessions, stamps=stamps)
+            siblings = Siblings(url=url, sessions=sessions)
+            for identity in sessions:
+                await siblings.renew_stamp(identity)
             yield siblings
             for response in siblings.responses:
                 response.close()
@@ -117,13 +122,12 @@ async def test_attempt_is_served_by_one_of_them_only(siblings: Siblings) -> None
 async def test_renewal_through_a_sibling_keeps_the_attempt(siblings: Siblings) -> None:
     """The lease first granted ends while the attempt runs; only the renewal, which the other process got, can keep it."""
     owner, sibling = siblings.sessions
-    granted_ms = int(siblings.stamps[owner]["now_ms"])
-    await siblings.begin(owner, ttl_ms=1_500)
+    granted_ms = await siblings.renew_stamp(owner)
+    await siblings.begin(owner, ttl_ms=8_000)
     assert await siblings.heartbeat(sibling, valid_until_ms=granted_ms + 50_000) == "running"
     now_ms = granted_ms
-    while now_ms <= granted_ms + 1_600:  # a look at the worker's own clock, not at ours
-        async with siblings.sessions[sibling].post(siblings.url + HEARTBEAT_PATH, headers=SECRET, json={"leases": []}) as beat:
-            now_ms = (await beat.json())["now_ms"]
+    while now_ms <= granted_ms + 8_100:  # a look at the worker's own clock, not at ours
+        now_ms = await siblings.renew_stamp(sibling)
     assert await siblings.heartbeat(sibling, valid_until_ms=0) == "running"
 
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from extproc.journal.interface import JournalUnavailable
+from extproc.replicas.roster import Standing
 from tests.unit.telemetry.events import INTERRUPTED, REFUSED, REPEATED, REQUEST, admitted
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
@@ -51,6 +52,17 @@ async def test_status_is_one_document_for_pages_and_programs(admin, http) -> Non
     assert [line["kind"] for line in status["decisions"]] == ["attempt_started", "attempt_failed"]
     assert [line["request_id"] for line in status["running"]] == ["req_2"]
     assert (await document(http, "/deltafence/v1/replicas"))["replicas"] == status["replicas"]
+
+
+async def test_a_replica_that_lost_an_attempt_is_shown_in_doubt_until_health_has_looked(admin, http) -> None:
+    first, second = [replica.destination for replica in admin.roster.replicas]
+    admin.roster.doubt(first)
+    rows = (await document(http, "/deltafence/v1/replicas"))["replicas"]
+    assert {row["destination"]: row["standing"] for row in rows} == {first: "in_doubt", second: "placeable"}
+    assert "in_doubt" in await page(http, "/")
+    admin.roster.set_standing(first, Standing.PLACEABLE)
+    rows = (await document(http, "/deltafence/v1/replicas"))["replicas"]
+    assert [row["standing"] for row in rows] == ["placeable", "placeable"]
 
 
 async def test_requests_are_listed_by_outcome(admin, http) -> None:
