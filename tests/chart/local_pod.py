@@ -8,7 +8,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, MutableMapping
@@ -17,16 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from extproc.app.envoy_process import find_envoy
+from extproc.links.listening import free_ports
 from tests.chart.rendering import Object
 
 START_LIMIT_S = 30.0
 ENVOY_IN_ITS_IMAGE = "/usr/local/bin/envoy"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(kw_only=True)
@@ -113,7 +107,7 @@ async def local_pod(config: Mapping[str, str]) -> AsyncIterator[LocalPod]:
     In a directory of its own below /tmp: socket paths must be short.
     """
     directory = Path(tempfile.mkdtemp(prefix="pod-", dir="/tmp"))
-    pod = LocalPod(directory=directory, ports={port: free_port() for port in (8080, 8081, 9090, 9091)})
+    pod = LocalPod(directory=directory, ports=dict(zip((8080, 8081, 9090, 9091), free_ports(4), strict=True)))
     (directory / "deltafence" / "run").mkdir(parents=True)
     (directory / "deltafence" / "etc").mkdir()
     for name, text in config.items():

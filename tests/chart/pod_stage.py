@@ -12,7 +12,7 @@ import aiohttp
 from extproc.app.demonstration.apis import request_body
 from extproc.app.demonstration.judge import Exchange
 from extproc.app.demonstration.scenarios import SCENARIOS
-from extproc.app.demonstration.stage import break_first, mend
+from extproc.app.demonstration.stage import Delivered, break_first, mend
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
@@ -46,14 +46,14 @@ class Stage:
     async def broken(self, route: str) -> Exchange:
         """A request by a route whose first attempt meets an engine error before the first delta."""
 
-        async def send_by_route() -> Exchange:
+        async def send_by_route(_: Delivered) -> Exchange:
             body = request_body(Dialect.CHAT, model="sim-model", stream=True)
             headers = {"content-type": "application/json", "x-route": route}
             async with self.session.post(f"{self.url}/v1/chat/completions", data=body, headers=headers) as answer:
                 return Exchange(status=answer.status, headers=dict(answer.headers), body=await answer.read())
 
         try:
-            return await break_first(send_by_route, self.replicas[0], ENGINE_ERROR.fault)
+            return await break_first(send_by_route, self.replicas[0], *ENGINE_ERROR.faults)
         finally:
             await mend(self.replicas)
 

@@ -30,8 +30,9 @@ async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "-"))
 async def test_the_demos_faults_end_as_they_must(stage: Stage, scenario: Scenario) -> None:
+    ask = partial(send, stage.session, stage.url, Dialect.CHAT)
     try:
-        exchange = await break_first(partial(send, stage.session, stage.url, Dialect.CHAT), stage.replicas[0], scenario.fault)
+        exchange = await break_first(ask, stage.replicas[0], *scenario.faults)
     finally:
         await mend(stage.replicas)
     finding = judge(scenario, Dialect.CHAT, exchange, stream=True, tokens=TOKENS)
@@ -54,6 +55,9 @@ async def test_an_annotation_changes_its_route_and_no_other_without_a_restart(st
         stage.api.put(HTTP_ROUTES, {"metadata": {"name": "chat", "namespace": "llm", "annotations": wrong}})
         await stage.refused("HTTPRoute llm/chat")
         assert (await stage.broken("chat")).attempts == 1, "a wrong value never weakens the policy"
+        async with asyncio.timeout(30):  # it is written beside the refusal, not before it shows
+            while not stage.api.created:
+                await asyncio.sleep(0.02)
         assert [event["reason"] for event in stage.api.created] == ["PolicyRefused"]
     finally:
         stage.api.put(HTTP_ROUTES, {"metadata": {"name": "chat", "namespace": "llm"}})

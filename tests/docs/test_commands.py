@@ -16,6 +16,7 @@ import pytest
 
 from extproc.app.cli import CLICK_COMMANDS, PLAIN_COMMANDS, load
 from extproc.contract.headers import REQUEST_ID
+from extproc.links.listening import free_port, free_ports
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
@@ -157,11 +158,11 @@ async def test_every_command_of_the_journal_page_answers(tmp_path) -> None:
     assert stage.request_id in printed[1]
 
 
-async def test_gateway_of_the_observe_page_observes(tmp_path, unused_tcp_port_factory) -> None:
+async def test_gateway_of_the_observe_page_observes(tmp_path) -> None:
     (up,) = [line for line in shell_lines(DOCS / "observe.md") if line.startswith("deltafence up")]
     (policy,) = re.findall(r"```yaml\n# policy.yaml\n(.*?)```", (DOCS / "observe.md").read_text(), re.DOTALL)
     (tmp_path / "policy.yaml").write_text(policy)
-    front, admin = unused_tcp_port_factory(), unused_tcp_port_factory()
+    front, admin = free_ports(2)
     async with start_replica(Settings(name="a")) as a, start_replica(Settings(name="b")) as b, shell(tmp_path) as typed:
         up = up.replace(":8001", f":{a.port}").replace(":8002", f":{b.port}")
         up = up.replace("deltafence up", f"deltafence up --listen 127.0.0.1:{front} --admin 127.0.0.1:{admin}")
@@ -171,12 +172,13 @@ async def test_gateway_of_the_observe_page_observes(tmp_path, unused_tcp_port_fa
         assert "0" in (await typed.type("kill $GATEWAY; wait $GATEWAY; echo $?")).split()
 
 
-async def test_probe_of_the_health_page_answers_the_kubelet(tmp_path, unused_tcp_port) -> None:
+async def test_probe_of_the_health_page_answers_the_kubelet(tmp_path) -> None:
     (probe,) = [line for line in shell_lines(DOCS / "health.md") if line.startswith("deltafence probe")]
     async with start_replica(Settings()) as replica, shell(tmp_path) as typed:
-        line = probe.replace("http://127.0.0.1:8000", replica.url).replace(":9091", f":{unused_tcp_port}")
+        port = free_port()
+        line = probe.replace("http://127.0.0.1:8000", replica.url).replace(":9091", f":{port}")
         await typed.type(f"{line} 2> log & PROBE=$!")
-        pages = f"http://127.0.0.1:{unused_tcp_port}"
+        pages = f"http://127.0.0.1:{port}"
         await typed.type(f"until curl -sf {pages}/readyz > /dev/null; do kill -0 $PROBE || break; sleep 0.1; done")
         assert "200" in await typed.type(f"curl -s -o /dev/null -w '%{{http_code}}\\n' {pages}/livez")
         assert '"idle"' in await typed.type(f"curl -s {pages}/verdict")

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from extproc.links.listening import free_ports
 from extproc.sim.process import start_replica
 from extproc.sim.settings import Settings
 from tests.docs.pages import ROOT, commands
@@ -28,10 +29,10 @@ async def test_demo_prints_the_rows_that_the_readme_shows() -> None:
     assert "NOT OK" not in printed
 
 
-async def test_gateway_and_first_request_of_the_readme(tmp_path, unused_tcp_port_factory) -> None:
+async def test_gateway_and_first_request_of_the_readme(tmp_path) -> None:
     (up,) = [line for line in README if ".venv/bin/deltafence up" in line]
     (curl,) = [line for line in README if line.startswith("curl ")]
-    front, admin = unused_tcp_port_factory(), unused_tcp_port_factory()
+    front, admin = free_ports(2)
     async with (
         start_replica(Settings(name="a", model="my-model")) as a,
         start_replica(Settings(name="b", model="my-model")) as b,

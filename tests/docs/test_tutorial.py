@@ -2,6 +2,7 @@
 
 import re
 
+from extproc.links.listening import free_ports
 from tests.docs.pages import DOCS, Command, commands
 from tests.docs.typing_shell import shell
 
@@ -27,8 +28,8 @@ def matches(command: Command, printed: str) -> bool:
     return re.fullmatch(pattern, printed, re.DOTALL) is not None
 
 
-async def test_every_command_of_the_tutorial_prints_what_the_page_says(tmp_path, unused_tcp_port_factory) -> None:
-    ports = {port: unused_tcp_port_factory() for port in PORTS}
+async def test_every_command_of_the_tutorial_prints_what_the_page_says(tmp_path) -> None:
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     page = list(commands(DOCS / "tutorial.md"))
     assert len(page) > 15
     async with shell(tmp_path) as typed:

@@ -20,7 +20,8 @@ import pytest_asyncio
 from extproc.app.demonstration.apis import request_body
 from extproc.app.demonstration.judge import judge
 from extproc.app.demonstration.scenarios import CUTS
-from extproc.app.demonstration.stage import gateway
+from extproc.app.demonstration.stage import gateway, may_repeat, until_every_replica
+from extproc.contract.headers import REQUEST_ID
 from extproc.sim.faults import Fault, What, Where, encode_fault
 from extproc.sim.link import Direction
 from extproc.sim.process import ReplicaProcess, start_replica
@@ -34,8 +35,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOKENS = 8
 SECRET = "a secret of this test"
-POLICY = {"lease": {"ttl_ms": 1_500, "cancel_timeout_ms": 300}}
-TOKEN_INTERVAL_MS = 600
+POLICY = {"lease": {"ttl_ms": 6_000, "cancel_timeout_ms": 3_000}}
+TOKEN_INTERVAL_MS = 1_000
 """At the far replica, so that an answer outlasts a lease."""
 BODY = request_body(Dialect.CHAT, model="sim-model", stream=True)
 BEFORE, AFTER = CUTS
@@ -99,7 +100,11 @@ class Cuttable:
         for _ in range(PLACINGS_MAX):
             request = StreamedRequest.send(self.session, self.front, BODY)
             while not request.answer.done():
-                if any(record["ended"] is None and record["slot_taken_at"] for record in self.machines.call_far("/sim/log")):
+                # Health's own short answer has no id.
+                if any(
+                    record["request_id"] and record["slot_taken_at"] and record["ended"] is None
+                    for record in self.machines.call_far("/sim/log")
+                ):
                     return request
                 await asyncio.sleep(POLL_S)
         raise LookupError("the far replica was never asked")
@@ -129,6 +134,7 @@ async def cuttable(machines: Machines) -> AsyncIterator[Cuttable]:
         gateway([machines.far, machines.near], log, *options) as (front, admin),
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as session,
     ):
+        await until_every_replica(may_repeat, admin)
         yield Cuttable(machines, front, admin, session)
     machines.call_far("/sim/reset", {})
     await machines.near.reset()
@@ -136,7 +142,8 @@ async def cuttable(machines: Machines) -> AsyncIterator[Cuttable]:
 
 @EVERY_CUT
 async def test_cut_before_the_first_delta_gives_one_whole_answer_after_the_lease(cuttable: Cuttable, cut: Cut) -> None:
-    cuttable.machines.call_far("/sim/faults", [encode_fault(Fault(where=Where.IN_PREFILL, what=What.STALL))])
+    stall = Fault(where=Where.IN_PREFILL, what=What.STALL, header=REQUEST_ID)
+    cuttable.machines.call_far("/sim/faults", [encode_fault(stall)])
     request = await cuttable.ask_the_far_one()
     with cut(cuttable.machines.network):
         exchange = await request.answer

@@ -9,13 +9,14 @@ as root, so as root it runs as the user ``postgres``, whom Debian's package make
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from extproc.links.listening import free_port
 
 ADDRESS_VARIABLE = "DELTAFENCE_TEST_POSTGRES"
 SERVER_USER = "postgres"
@@ -37,13 +38,6 @@ def as_server_user(command: list[str | Path]) -> list[str | Path]:
     if os.geteuid() != 0:
         return command
     return ["setpriv", f"--reuid={SERVER_USER}", f"--regid={SERVER_USER}", "--clear-groups", *command]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from ulid import ULID
 
-from extproc.app.gateway_settings import free_ports
 from extproc.contract import headers as names
+from extproc.links.listening import free_ports
 from extproc.sim.process import start_replica
 from extproc.sim.settings import Settings
 from tests.real_envoy.durable import Answer, chat, durable_gateway, logged, verified
@@ -70,7 +70,7 @@ async def test_a_key_that_comes_through_both_gateways_runs_once(database: str, t
 
 @pytest.mark.timeout(300)
 async def test_a_tool_call_that_comes_through_both_gateways_acts_once(database: str, tmp_path: Path) -> None:
-    ports = [free_ports("127.0.0.1", 1) for _ in range(2)]
+    ports = free_ports(2)
     async with AsyncExitStack() as stack:
         tool = await stack.enter_async_context(scripted_tool())
         replica = await stack.enter_async_context(start_replica(Settings()))

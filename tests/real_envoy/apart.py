@@ -13,7 +13,7 @@ import httpx
 
 from extproc.app.addresses import ReplicaAddress
 from extproc.app.children import Child, start_child
-from extproc.app.gateway_settings import free_ports
+from extproc.links.listening import free_port
 from tests.real_envoy.acts import GOOD
 from tests.real_envoy.raw_client import Answer, Client
 from tests.real_envoy.scripted_replica import Attempt, Replica, scripted_replicas
@@ -96,7 +96,7 @@ class Starter:
     async def _start_processor(
         self, http: httpx.AsyncClient, replicas: list[Replica], options: tuple[str, ...], socket: Path
     ) -> tuple[Child, str]:
-        admin = f"127.0.0.1:{free_ports('127.0.0.1', 1)}"
+        admin = f"127.0.0.1:{free_port()}"
         words = [word for replica in replicas for word in ("--replica", replica.url)]
         sockets = ["--socket", str(socket), "--egress", str(self.directory / "egress.sock")]
         command = [sys.executable, "-m", "extproc.app", "processor", *sockets, *words, "--admin", admin, *options]

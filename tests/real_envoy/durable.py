@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from extproc.app.demonstration.apis import PATHS, request_body, streamed_text, whole_text
-from extproc.app.demonstration.stage import gateway
+from extproc.app.demonstration.stage import gateway, is_placeable, until_every_replica
 from extproc.contract import headers as names
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import ReplicaProcess
@@ -139,14 +139,10 @@ class Gateway:
                     return facts
                 await asyncio.sleep(0.02)
 
-    async def placeable(self) -> None:
-        """Wait until every replica would get an attempt; health takes a look or two at one that was started again."""
-        async with asyncio.timeout(LIMIT_S):
-            while True:
-                replicas = (await self.http.get(f"{self.admin}/deltafence/v1/replicas")).json()["replicas"]
-                if {replica["standing"] for replica in replicas} == {"placeable"}:
-                    return
-                await asyncio.sleep(0.05)
+
+async def all_placeable(*gateways: Gateway) -> None:
+    """Wait until every replica would get an attempt of every gateway at once: each of them looks by itself."""
+    await until_every_replica(is_placeable, *(gateway.admin for gateway in gateways))
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import aiohttp
 
 from extproc.app.demonstration.apis import QUESTION, request_body, streamed_text
 from extproc.app.demonstration.judge import Exchange, read_events
-from extproc.app.demonstration.stage import gateway
+from extproc.app.demonstration.stage import gateway, is_placeable, until_every_replica
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.link import Link, start_link
 from extproc.sim.process import ReplicaProcess, start_replica
@@ -153,6 +153,7 @@ async def leased(
             gateway(hosts if over_links else [host.replica for host in hosts], log, *options)
         )
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)))
+        await until_every_replica(is_placeable, admin)
         stage = Leased(hosts, front, admin, log, session)
         try:
             yield stage

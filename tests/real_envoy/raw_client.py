@@ -64,6 +64,14 @@ class Client:
                 assert not self.at_end, f"no {mark!r} in {bytes(self.received[-2000:])!r}"
                 await self._change()
 
+    async def until_more(self) -> None:
+        """Wait until anything has come, or the other side's FIN or RST, which is no more."""
+        had = len(self.received)
+        async with asyncio.timeout(LIMIT_S):
+            while len(self.received) == had:
+                assert not self.at_end, f"nothing after {bytes(self.received[-2000:])!r}"
+                await self._change()
+
     async def until_body(self, body: bytes) -> None:
         """Wait until the answer's body, so far, is ``body``."""
         await self.until(b"\r\n\r\n")

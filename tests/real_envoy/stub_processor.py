@@ -50,7 +50,9 @@ async def main() -> None:
     finish = asyncio.Event()
 
     async def process(messages: AsyncIterator[Any], call: Any) -> AsyncIterator[ProcessingResponse]:
-        await anext(aiter(messages))
+        async for message in messages:  # an answer that begins before the request is read is cut by Envoy
+            if message.request_headers.end_of_stream or message.request_body.end_of_stream:
+                break
         status = HeaderValue(key=":status", raw_value=b"200")
         yield streamed(headers_response=HttpHeaders(headers=HeaderMap(headers=[status])))
         yield streamed(body_response=StreamedBodyResponse(body=b"data: one\n\n"))

@@ -218,7 +218,7 @@ async def test_an_event_without_end_is_given_up(start_gateway: StartGateway, beg
 
 async def test_events_without_end_are_ended_by_the_routes_own_deadline(start_gateway: StartGateway, run_directory: Path) -> None:
     policy = run_directory / "policy.json"
-    policy.write_text(json.dumps({"deadlines": {"first_delta_ms": 4_000, "total_ms": 4_000}}))
+    policy.write_text(json.dumps({"deadlines": {"first_delta_ms": 12_000, "total_ms": 12_000}}))
     gateway = await start_gateway("--policy", str(policy))
     ((client, attempt),) = await gateway.running(1)
 

@@ -18,7 +18,16 @@ import pytest_asyncio
 
 from extproc.app.demonstration.judge import Exchange, judge
 from extproc.app.demonstration.scenarios import CUTS, Received, Scenario
-from extproc.app.demonstration.stage import QUICK_HEALTH, cut_first, gateway, mend, problems_of_cut, send
+from extproc.app.demonstration.stage import (
+    QUICK_HEALTH,
+    cut_first,
+    gateway,
+    may_repeat,
+    mend,
+    problems_of_cut,
+    send,
+    until_every_replica,
+)
 from extproc.sim.link import Direction, Link, start_link
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
@@ -27,7 +36,9 @@ from extproc.sse.dialects import Dialect
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOKENS = 8
-LEASE_MS = 1_000
+LEASE_MS = 6_000
+TOKEN_INTERVALS_MS = {"replica-a": 1_000, "replica-b": 25}
+"""An answer of the one that is cut off outlasts its lease."""
 
 
 @dataclass
@@ -47,16 +58,18 @@ class CutStage:
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CutStage]:
     directory: Path = tmp_path_factory.mktemp("cuts")
     policy, token = directory / "policy.json", directory / "token"
-    policy.write_text(json.dumps({"lease": {"ttl_ms": LEASE_MS, "cancel_timeout_ms": 200}}))
+    policy.write_text(json.dumps({"lease": {"ttl_ms": LEASE_MS, "cancel_timeout_ms": LEASE_MS // 2}}))
     token.write_text("a secret of this test")
     async with AsyncExitStack() as stack:
-        settings = {"tokens": TOKENS, "token_interval_ms": 250, "guard": True, "token": "a secret of this test"}
+        guarded = Settings(tokens=TOKENS, guard=True, token="a secret of this test")
         replicas = [
-            await stack.enter_async_context(start_replica(Settings(name=name, **settings))) for name in ("replica-a", "replica-b")
+            await stack.enter_async_context(start_replica(replace(guarded, name=name, token_interval_ms=interval_ms)))
+            for name, interval_ms in TOKEN_INTERVALS_MS.items()
         ]
         links = [await stack.enter_async_context(start_link(replica.port)) for replica in replicas]
         options = ("--policy", str(policy), "--token-file", str(token), *QUICK_HEALTH)
         front, admin = await stack.enter_async_context(gateway(links, directory / "up.log", *options))
+        await until_every_replica(may_repeat, admin)
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)))
         yield CutStage(replicas, links, front, admin, session)
 

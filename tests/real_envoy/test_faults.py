@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -12,9 +13,16 @@ import pytest_asyncio
 
 from extproc.app.demonstration.apis import PATHS, request_body
 from extproc.app.demonstration.judge import Exchange, judge
-from extproc.app.demonstration.run import TOKEN_INTERVAL_MS
 from extproc.app.demonstration.scenarios import SCENARIOS, Scenario
-from extproc.app.demonstration.stage import QUICK_HEALTH, break_first, gateway, mend
+from extproc.app.demonstration.stage import (
+    QUICK_HEALTH,
+    Delivered,
+    break_first,
+    gateway,
+    may_repeat,
+    mend,
+    until_every_replica,
+)
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
@@ -31,7 +39,7 @@ class Stage:
     admin: str
     clients: dict[str, httpx.AsyncClient]
 
-    async def send(self, http: str, dialect: Dialect, *, stream: bool) -> Exchange:
+    async def send(self, http: str, dialect: Dialect, delivered: Delivered, *, stream: bool) -> Exchange:
         body = bytearray()
         broken = None
         async with self.clients[http].stream(
@@ -43,6 +51,8 @@ class Stage:
             assert answer.http_version == http
             try:
                 async for piece in answer.aiter_bytes():
+                    if not body:
+                        await delivered()
                     body += piece
             except httpx.HTTPError as error:
                 broken = repr(error)
@@ -53,11 +63,12 @@ class Stage:
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     log = tmp_path_factory.mktemp("gateway") / "up.log"
     async with AsyncExitStack() as stack:
-        settings = Settings(tokens=TOKENS, token_interval_ms=TOKEN_INTERVAL_MS)
+        settings = Settings(tokens=TOKENS)
         replicas = [await stack.enter_async_context(start_replica(replace(settings, name=name))) for name in ("a", "b")]
         policy = log.with_name("policy.json")
         policy.write_text(json.dumps({"retry_budget": {"percent": 100, "burst": 1_000}}))  # most requests here are repeated
         front, admin = await stack.enter_async_context(gateway(replicas, log, "--policy", str(policy), *QUICK_HEALTH))
+        await until_every_replica(may_repeat, admin)
         clients = {
             "HTTP/1.1": await stack.enter_async_context(httpx.AsyncClient(timeout=30)),
             "HTTP/2": await stack.enter_async_context(httpx.AsyncClient(timeout=30, http1=False, http2=True)),
@@ -74,9 +85,10 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 async def test_client_gets_one_whole_answer_or_one_terminal_event(
     stage: Stage, scenario: Scenario, dialect: Dialect, stream: bool, http: str
 ) -> None:
-    fault = scenario.fault if stream else scenario.whole_fault
+    faults = scenario.faults if stream else scenario.whole_faults
+    ask = partial(stage.send, http, dialect, stream=stream)
     try:
-        exchange = await break_first(lambda: stage.send(http, dialect, stream=stream), stage.replicas[0], fault)
+        exchange = await break_first(ask, stage.replicas[0], *faults)
     finally:
         await mend(stage.replicas)
 

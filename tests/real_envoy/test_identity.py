@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from extproc.app.demonstration.apis import QUESTION
-from extproc.app.gateway_settings import free_ports
+from extproc.links.listening import free_ports
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.settings import Settings
 from tests.real_envoy.leased import Leased, guarded, leased
@@ -63,7 +63,7 @@ async def test_without_an_equal_replica_the_client_gets_an_honest_error(tmp_path
 
 
 async def test_what_the_operator_declares_tells_replicas_apart(tmp_path: Path) -> None:
-    replicas = [guarded(name, port=free_ports("127.0.0.1", 1)) for name in "abc"]
+    replicas = [guarded(name, port=port) for name, port in zip("abc", free_ports(3), strict=True)]
     revisions = zip((f"http://127.0.0.1:{replica.port}" for replica in replicas), "121", strict=True)
     facts = tmp_path / "facts.json"
     facts.write_text(json.dumps({url: {"revision": revision} for url, revision in revisions}))

@@ -16,10 +16,10 @@ import pytest
 
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.envoy_config import ToolEndpoint
-from extproc.app.gateway_settings import free_ports
 from extproc.contract import headers as names
 from extproc.decision.tool_call import ToolRoute
 from extproc.journal.availability import WhenUnavailable
+from extproc.links.listening import free_ports
 from extproc.sim.faults import What, Where
 from extproc.sim.link import Link, start_link
 from extproc.sim.process import ReplicaProcess, start_replica
@@ -136,7 +136,7 @@ async def start_stage(
             tool = await stack.enter_async_context(scripted_tool())
             settings = {"tokens": 4, "claims": str(tmp_path)}
             replicas = [await stack.enter_async_context(start_replica(Settings(name=name, **settings))) for name in ("a", "b")]
-            admin, tools = free_ports("127.0.0.1", 1), free_ports("127.0.0.1", 1)
+            admin, tools = free_ports(2)
             address = ReplicaAddress(scheme="http", host="127.0.0.1", port=tool.port)
             envoy = await start_envoy(
                 [ReplicaAddress.parse(replica.url) for replica in replicas],

@@ -14,12 +14,13 @@ import pytest
 import pytest_asyncio
 
 from extproc.app.demonstration.apis import PATHS, request_body
+from extproc.app.demonstration.stage import QUICK_HEALTH
 from extproc.contract import headers as names
 from extproc.sim.faults import What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
-from tests.real_envoy.durable import Answer, Gateway, Scene, chat, durable_gateway, logged, verified
+from tests.real_envoy.durable import LIMIT_S, Answer, Gateway, Scene, all_placeable, chat, durable_gateway, logged, verified
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]  # gateways start within it
 
@@ -49,8 +50,9 @@ async def running(tmp_path_factory: pytest.TempPathFactory, module_database_url:
             await stack.enter_async_context(start_replica(Settings(name=name, tokens=TOKENS, claims=str(folder))))
             for name in ("a", "b")
         ]
-        facts = durable_gateway(replicas, folder / "facts", module_database_url)
-        replay = durable_gateway(replicas, folder / "replay", module_database_url, policy={"journal": {"replay": True}})
+        facts = durable_gateway(replicas, folder / "facts", module_database_url, *QUICK_HEALTH)
+        replaying = {"journal": {"replay": True}}
+        replay = durable_gateway(replicas, folder / "replay", module_database_url, *QUICK_HEALTH, policy=replaying)
         yield KeyStage(
             facts=await stack.enter_async_context(facts),
             replay=await stack.enter_async_context(replay),
@@ -67,8 +69,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory, module_database_url:
 async def stage(running: KeyStage) -> AsyncIterator[KeyStage]:
     for replica in running.replicas:
         await replica.reset()
-    await running.facts.placeable()
-    await running.replay.placeable()
+    await all_placeable(running.facts, running.replay)
     yield running
     assert (await verified(running.database))["ok"]
 
@@ -158,8 +159,11 @@ async def test_a_client_that_left_in_the_middle_is_told_so(stage: KeyStage, key:
     repeat = await stage.facts.ask(chat(), key | scene.headers)
     assert told(repeat) == (409, "partial_output_exists", "false")
     assert (repeat.error["delivered_output_tokens"], repeat.error["reason"]) == (2, "client_gone")
-    (record,) = await stage.attempts(request_id)
+    async with asyncio.timeout(LIMIT_S):
+        while not (record := (await stage.attempts(request_id))[0])["ended"]:
+            await asyncio.sleep(0.02)  # the connection's end reaches the replica when it does
     assert record["ended"] in ("client_gone", "cancelled")
+    assert len(await stage.attempts(request_id)) == 1
 
 
 # ---- after the whole answer

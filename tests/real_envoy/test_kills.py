@@ -19,9 +19,9 @@ import pytest
 
 from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.envoy_config import ToolEndpoint
-from extproc.app.gateway_settings import free_ports
 from extproc.contract import headers as names
 from extproc.decision.tool_call import ToolRoute
+from extproc.links.listening import free_ports
 from extproc.sim.faults import What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
@@ -56,7 +56,7 @@ class Pair:
 
 @pytest.fixture
 async def pair(start_envoy, database_url: str, tmp_path: Path, run_directory: Path) -> AsyncIterator[Pair]:
-    ports = {name: free_ports("127.0.0.1", 1) for name in ("admin", "tools", "other tools")}
+    ports = dict(zip(("admin", "tools", "other tools"), free_ports(3), strict=True))
     policy = tmp_path / "policy.json"
     policy.write_text(json.dumps(POLICY | SHORT_LEASES))
     async with AsyncExitStack() as stack:

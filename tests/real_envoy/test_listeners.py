@@ -31,7 +31,7 @@ def egress(run_directory):
 
     async def attempt(destination: str) -> httpx.Response:
         transport = httpx.AsyncHTTPTransport(uds=str(run_directory / "egress.sock"))
-        async with httpx.AsyncClient(transport=transport) as client:
+        async with httpx.AsyncClient(transport=transport, timeout=30) as client:
             return await client.post("http://attempt/v1/chat/completions", json={}, headers={headers.DESTINATION: destination})
 
     return attempt
@@ -58,7 +58,7 @@ async def test_generations_arrive_without_forbidden_headers(start_envoy, start_p
     await start_processor()
     replica = echo_replica()
     envoy = await start_envoy([replica])
-    async with httpx.AsyncClient(http1=not http2, http2=http2) as client:
+    async with httpx.AsyncClient(http1=not http2, http2=http2, timeout=30) as client:
         answer = await client.post(f"{envoy.url}{route.path}?api-version=1", json={}, headers=FORBIDDEN_HEADERS)
     seen = answer.json()
     assert seen["headers"].keys().isdisjoint(name.lower() for name in FORBIDDEN_HEADERS)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.unit.sse.streams import D, F, R, T
 FLOOD = 2_000
 AT_ONCE = 100
 """Below the 128 streams that Envoy grants one HTTP/2 connection."""
+STANDSTILL_S = 5.0
+"""More than lies between two pings of Envoy's, so that one stays unanswered; less than it waits for the answer."""
 
 
 async def flood(gateway: Gateway, count: int) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
@@ -150,3 +153,19 @@ async def test_a_killed_processor_breaks_only_its_own_streams_and_the_other_take
         await attempt.end(F("stop"), D)
         answer = await client.answer()
         assert (answer.broken, answer.body.endswith(F("stop") + D)) == (False, True)
+
+
+async def test_a_processor_that_has_no_core_for_some_seconds_keeps_its_streams(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway()
+    ((client, attempt),) = await gateway.running(1)
+    process = gateway.processors[0].process
+    answer = asyncio.create_task(client.answer())
+    process.send_signal(signal.SIGSTOP)
+    try:
+        # Not a wait for something to happen: for that long nothing may happen.
+        await asyncio.wait({answer}, timeout=STANDSTILL_S)
+        assert not answer.done(), answer
+    finally:
+        process.send_signal(signal.SIGCONT)
+    await attempt.end(F("stop"), D)
+    assert (await answer).body == R + T("[0]") + F("stop") + D

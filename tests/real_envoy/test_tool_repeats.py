@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from extproc.app.gateway_settings import free_ports
+from extproc.app.demonstration.stage import QUICK_HEALTH
 from extproc.contract import headers as names
+from extproc.links.listening import free_port
 from extproc.sim.faults import What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
@@ -20,6 +21,7 @@ from tests.real_envoy.durable import (
     Answer,
     Gateway,
     Scene,
+    all_placeable,
     assert_one_publisher_at_a_time,
     chat,
     deltafence,
@@ -54,15 +56,17 @@ class ToolStage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> AsyncIterator[ToolStage]:
     folder: Path = tmp_path_factory.mktemp("tool-repeats")
-    port = free_ports("127.0.0.1", 1)
+    port = free_port()
     tools_url = f"http://127.0.0.1:{port}/tools/charge"
     async with AsyncExitStack() as stack:
         tool = await stack.enter_async_context(scripted_tool())
         common = {"tokens": 4, "tool_url": f"{tools_url}/act", "claims": str(folder)}
         replicas = [await stack.enter_async_context(start_replica(Settings(name=name, **common))) for name in ("a", "b")]
         options = ("--tool", f"charge=http://127.0.0.1:{tool.port},wait_ms=60000", "--tools-listen", f"127.0.0.1:{port}")
-        ledger = durable_gateway(replicas, folder / "ledger", module_database_url, *options, policy={"tools": "ledger"})
-        refuse = durable_gateway(replicas, folder / "refuse", module_database_url, policy={"tools": "refuse"})
+        ledger = durable_gateway(
+            replicas, folder / "ledger", module_database_url, *options, *QUICK_HEALTH, policy={"tools": "ledger"}
+        )
+        refuse = durable_gateway(replicas, folder / "refuse", module_database_url, *QUICK_HEALTH, policy={"tools": "refuse"})
         yield ToolStage(
             ledger=await stack.enter_async_context(ledger),
             refuse=await stack.enter_async_context(refuse),
@@ -78,8 +82,7 @@ async def stage(running: ToolStage) -> AsyncIterator[ToolStage]:
     for replica in running.replicas:
         await (replica.reset() if replica.returncode is None else replica.restart())
     running.tool.acted.clear()
-    await running.ledger.placeable()
-    await running.refuse.placeable()
+    await all_placeable(running.ledger, running.refuse)
     yield running
     running.tool.may_answer.set()
     assert (await verified(running.database))["ok"]
@@ -121,11 +124,11 @@ async def test_a_replica_killed_while_its_tool_works_leaves_its_result_too(stage
     stage.tool.may_answer.clear()
     asking = asyncio.create_task(stage.ledger.ask(chat(calls_tool=True)))
     await stage.tool.acted.wait()
-    busy = [replica for replica in stage.replicas if any(record["ended"] is None for record in await replica.log())]
+    busy = [replica for replica in stage.replicas if any(record["ended"] is None for record in await logged([replica]))]
     (first,) = busy
     first.kill()
     (other,) = [replica for replica in stage.replicas if replica is not first]
-    while not [record for record in await other.log() if record["slot_taken_at"] is not None]:
+    while not [record for record in await logged([other]) if record["slot_taken_at"] is not None]:
         await asyncio.sleep(0.02)
     stage.tool.may_answer.set()
     answer = await asking
@@ -166,7 +169,7 @@ async def test_a_keys_further_run_finds_the_first_runs_tool_call(stage: ToolStag
     assert (failed.status, failed.error["code"]) == (502, "attempts_exhausted")
     for replica in stage.replicas:
         await replica.restart()
-    await stage.ledger.placeable()
+    await all_placeable(stage.ledger)
     again = await stage.ledger.ask(chat(calls_tool=True), key | scene.headers)
     assert again.request_id == failed.request_id
     assert again.is_whole

@@ -1,8 +1,10 @@
 """Tool routes on the real Envoy: the ledger in front of a real HTTP server (R11, R12, R17.5)."""
 
 import asyncio
-import socket
+import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.envoy_config import ToolEndpoint
 from extproc.contract import headers as names
 from extproc.decision.tool_call import CallState, ToolRoute
+from extproc.links.listening import free_port
 from extproc.processor import messages, protobuf
-from extproc.processor.grpc_transport import GrpcStream
+from extproc.processor.grpc_transport import BegunWrites, GrpcStream
 from extproc.processor.tool_service import ToolService, ToolWorld
 from extproc.replicas.http1_attempt_client import Http1AttemptClient
 from extproc.routes.tool_route import read_tool_route
@@ -45,7 +48,7 @@ async def serve_tools(service: ToolService, path: Path) -> grpc.aio.Server:
     """What Service does with the streams of tool routes, and nothing else."""
 
     async def process(_: AsyncIterator[Any], call: Any) -> None:
-        stream = GrpcStream(call)
+        stream = GrpcStream(call, BegunWrites())
         described = next(value for name, value in stream.initial_metadata if name == names.TOOL)
         first = await stream.read()
         assert first is not None
@@ -56,12 +59,6 @@ async def serve_tools(service: ToolService, path: Path) -> grpc.aio.Server:
     server.add_insecure_port(f"unix:{path}")
     await server.start()
     return server
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 StartGateway = Callable[..., Awaitable[ToolGateway]]
@@ -118,6 +115,34 @@ async def test_a_call_is_carried_out_once_and_its_repeats_get_its_answer(tool_ga
     assert (done.method, done.path, done.body) == ("POST", "/send?to=a", '{"text":"Hi"}')
     assert done.key == f"{REQUEST}:call_07"
     assert names.TOOL not in done.headers
+
+
+@pytest.mark.parametrize(
+    ("coding", "piece_bytes", "code"),
+    [("gzip", 1_000, "unsupported_content_encoding"), ("identity", 1 << 20, "request_too_large")],
+)
+async def test_a_call_refused_while_its_body_still_comes_is_told_in_words(tool_gateway, coding: str, piece_bytes: int, code: str):
+    """The refusal is the answer to what has come so far: the caller sends no end before he has it."""
+    gateway = await start_with_tool(tool_gateway)
+    reader, writer = await asyncio.open_connection(*gateway.url.split("/")[2].split(":"))
+    head = ("POST /tools/mail/send HTTP/1.1", "host: tools", "transfer-encoding: chunked", f"content-encoding: {coding}")
+    keyed = (f"{name}: {value}" for name, value in KEYED.items())
+    writer.write("\r\n".join((*head, *keyed, "", "")).encode())
+
+    async def send() -> None:
+        with suppress(OSError):
+            for _ in range(9):
+                writer.write(b"%x\r\n%s\r\n" % (piece_bytes, bytes(piece_bytes)))
+                await writer.drain()
+
+    sending = asyncio.create_task(send())
+    answer = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", answer)
+    assert length is not None, answer
+    assert json.loads(await reader.readexactly(int(length[1])))["error"]["code"] == code
+    sending.cancel()
+    writer.close()
+    assert gateway.tool.log == []
 
 
 async def test_both_http_versions_of_a_caller_share_the_ledger(tool_gateway, client: httpx.AsyncClient):

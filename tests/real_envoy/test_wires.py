@@ -14,7 +14,7 @@ import pytest
 
 from extproc.app.addresses import ReplicaAddress
 from extproc.app.children import Child, start_child
-from extproc.app.gateway_settings import free_ports
+from extproc.links.listening import free_port
 from tests.real_envoy.raw_client import Client
 from tests.real_envoy.scripted_replica import Attempt, scripted_replicas
 from tests.real_envoy.stage import STREAMED_CHAT
@@ -71,7 +71,7 @@ async def gateway(
     capfd: pytest.CaptureFixture[str],
 ) -> AsyncIterator[Gateway]:
     """At its end nothing may have broken: a client that left, or an Envoy that died, is no fault of the processor's."""
-    socket, egress, admin = run_directory / "p1.sock", run_directory / "egress.sock", f"127.0.0.1:{free_ports('127.0.0.1', 1)}"
+    socket, egress, admin = run_directory / "p1.sock", run_directory / "egress.sock", f"127.0.0.1:{free_port()}"
     arrivals: asyncio.Queue[Attempt] = asyncio.Queue()
     async with AsyncExitStack() as stack:
         replicas = await stack.enter_async_context(scripted_replicas(arrivals, "a", "b"))

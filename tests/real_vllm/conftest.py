@@ -8,7 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.real_vllm.server import VllmServer, free_port
+from extproc.links.listening import free_port
+from tests.real_vllm.server import VllmServer
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = Path(os.environ.get("VLLM_ENVIRONMENT", ROOT / ".venv-vllm"))

@@ -17,7 +17,7 @@ import aiohttp
 
 from extproc.app.demonstration.apis import streamed_text
 from extproc.app.demonstration.judge import Exchange, read_events, terminal_error
-from extproc.app.demonstration.stage import HasUrl, gateway
+from extproc.app.demonstration.stage import HasUrl, gateway, may_repeat, until_every_replica
 from extproc.sse.dialects import Dialect
 from tests.real_vllm.server import TOKEN, VllmServer
 from tests.streamed_request import StreamedRequest
@@ -83,6 +83,7 @@ async def open_gateway(
     token_file.write_text(TOKEN)
     options = ("--policy", str(policy_file), "--token-file", str(token_file), "--drain-limit", "1s")
     async with gateway(links or servers, log, *options) as (front, admin):
+        await until_every_replica(may_repeat, admin)
         yield Gateway(front, admin, servers, session)
     text = log.read_text()
     assert "Traceback" not in text, text[-6000:]
@@ -117,6 +118,14 @@ def attempts_at(server: VllmServer) -> dict[str, str]:
     (database,) = server.folder.glob("*/*.db")
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         return dict(connection.execute("SELECT attempt_id, state FROM attempts"))
+
+
+async def until_state(server: VllmServer, attempt_id: str, state: str) -> None:
+    """Until the guard has recorded this state: it does so when its app has ended, which is after the answer's last byte."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (recorded := attempts_at(server)[attempt_id]) != state:
+        assert time.monotonic() < deadline, f"{attempt_id} is {recorded}, not {state}"
+        await asyncio.sleep(POLL_S)
 
 
 def whole_text(exchange: Exchange, *, tokens: int) -> str:

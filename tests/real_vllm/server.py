@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,18 +17,13 @@ import aiohttp
 
 from extproc.contract import headers
 from extproc.contract.guard import CANCEL_PATH_FORMAT, HEARTBEAT_PATH
+from extproc.links.listening import free_port
 
 TOKEN = "a-shared-secret"
 MODEL = "tiny"
 READY_DEADLINE_S = 300
 CHAT = "/v1/chat/completions"
 SECRET = {headers.TOKEN: TOKEN}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +71,7 @@ class VllmServer:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd=self.folder,
-                start_new_session=True,
+                process_group=0,
             )
 
     def stop(self) -> None:
@@ -113,7 +107,7 @@ class VllmServer:
             if (
                 entry.name.isdigit()
                 and _name_of(entry).startswith("VLLM::Engine")
-                and os.getsid(int(entry.name)) == self.process.pid
+                and os.getpgid(int(entry.name)) == self.process.pid
             ):
                 return int(entry.name)
         raise AssertionError("no engine process")

@@ -9,6 +9,7 @@ import pytest
 from extproc.contract import headers
 from extproc.contract.guard import FACTS_PATH
 from extproc.decision.identity import read_cache_config, read_models
+from tests.real_vllm.gateway import stopped
 from tests.real_vllm.server import CHAT, MODEL, SECRET, VllmServer, chat, long_prompt
 
 ENDLESS = 30_000
@@ -87,7 +88,7 @@ async def test_cancel_in_prefill_frees_the_slot_and_nothing_was_published(
 
 async def test_lease_that_runs_out_frees_the_slot_by_itself(server: VllmServer, session: aiohttp.ClientSession) -> None:
     """Nobody cancels, nobody closes: the connection stays open and read, as across a network that is cut for renewals only."""
-    response = await start(server, session, "att_expired", ttl_ms=6_000)
+    response = await start(server, session, "att_expired", ttl_ms=10_000)
     with pytest.raises(aiohttp.ClientPayloadError):
         await response.read()
     await server.wait_until_running(session, 0)
@@ -96,12 +97,15 @@ async def test_lease_that_runs_out_frees_the_slot_by_itself(server: VllmServer, 
 async def test_lease_that_runs_out_in_a_silent_prefill_frees_the_slot_too(
     server: VllmServer, session: aiohttp.ClientSession
 ) -> None:
-    lease = await server.lease(session, "att_silent", ttl_ms=2_000)
-    body = chat(prompt=long_prompt(30_000), max_tokens=8)
+    lease = await server.lease(session, "att_silent", ttl_ms=8_000)
+    body = chat(prompt=long_prompt(20_000), max_tokens=8)
     request = asyncio.create_task(session.post(server.url + CHAT, headers=lease, json=body))
     await server.wait_until_running(session, 1)
+    with stopped(server.engine_pid()):
+        async with await request as response:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
     await server.wait_until_running(session, 0)
-    (await request).close()
     assert (await server.cancel(session, "att_silent"))["state"] == "stopped"
 
 

@@ -7,7 +7,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 
@@ -121,7 +121,7 @@ async def test_busy_moves_and_is_asked_nothing(server: VllmServer, session: aioh
 async def test_a_long_prompt_in_chunks_stays_busy_while_no_step_is_counted(
     server: VllmServer, session: aiohttp.ClientSession
 ) -> None:
-    async with watching(server) as watched:
+    async with watching(server, replace(SETTINGS, interval_ms=100)) as watched:
         await watched.until(lambda judgement: "a short answer came in" in judgement.evidence)
         # Not streamed: a stream's 200 comes before its prefill.
         body = chat(prompt=long_prompt(28_000), max_tokens=1, stream=False)

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from extproc.links.listening import free_port
 from extproc.sim.link import Direction, Link, start_link
 from tests.real_vllm.conftest import ENVIRONMENT
 from tests.real_vllm.gateway import (
@@ -26,17 +27,18 @@ from tests.real_vllm.gateway import (
     process_of,
     stopped,
     until_engine_idles,
+    until_state,
     whole_text,
 )
-from tests.real_vllm.server import CHAT, MODEL, READY_DEADLINE_S, VllmServer, chat, free_port, long_prompt
+from tests.real_vllm.server import CHAT, MODEL, READY_DEADLINE_S, VllmServer, chat, long_prompt
 
 TOKENS = 16
 LONG_PREFILL = chat(prompt=long_prompt(6_000), max_tokens=TOKENS) | {"stream_options": {"include_usage": True}}
 LONG_DECODE = chat(max_tokens=20_000)
 PATIENT: dict[str, Any] = {"lease": {"ttl_ms": 60_000}}
 """A server that a test stops must not become uncertain before the test kills it."""
-LEASE_S = 2
-SHORT_LEASE: dict[str, Any] = {"lease": {"ttl_ms": LEASE_S * 1_000, "cancel_timeout_ms": 500}}
+LEASE_S = 8
+SHORT_LEASE: dict[str, Any] = {"lease": {"ttl_ms": LEASE_S * 1_000, "cancel_timeout_ms": 3_000}}
 EITHER_PART = pytest.mark.parametrize("part", list(Part))
 EITHER_CUT = pytest.mark.parametrize("direction", [Direction.BOTH, Direction.FROM_REPLICA], ids=["both-ways", "towards-gateway"])
 
@@ -122,17 +124,18 @@ async def test_cut_off_in_prefill_a_server_stops_by_itself_before_the_other_begi
     request = gateway.ask(LONG_PREFILL)
     cut_off, other = await gateway.asked_and_other()
     before = attempts_at(other)
-    links[cut_off.port].cut(direction)
-    while attempts_at(other).keys() == before.keys():
-        assert not request.answer.done(), request.answer
-        await asyncio.sleep(0.005)
-    at_cut_off = attempts_at(cut_off)
+    with stopped(process_of(cut_off, Part.ENGINE)):  # or its prefill might be over before its lease is
+        links[cut_off.port].cut(direction)
+        while attempts_at(other).keys() == before.keys():
+            assert not request.answer.done(), request.answer
+            await asyncio.sleep(0.005)
+        at_cut_off = attempts_at(cut_off)
     exchange = await request.answer
     assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
     first, second = (await gateway.facts(exchange))["attempts"]
     assert (first["cause"], first["fence_proof"]) == ("uncertain", "lease_expired")
     assert at_cut_off[first["attempt_id"]] == "stopped"
-    assert attempts_at(other)[second["attempt_id"]] == "finished"
+    await until_state(other, second["attempt_id"], "finished")
     await cut_off.wait_until_running(session, 0)
 
 
@@ -149,7 +152,7 @@ async def test_cut_off_after_the_first_delta_ends_the_stream_and_frees_the_slot(
     interruption(await request.answer)
     await cut_off.wait_until_running(session, 0)
     (attempt,) = (await gateway.facts(await request.answer))["attempts"]
-    assert attempts_at(cut_off)[attempt["attempt_id"]] == "stopped"
+    await until_state(cut_off, attempt["attempt_id"], "stopped")
     assert attempts_at(other) == before
 
 
@@ -165,7 +168,7 @@ async def test_a_stopped_engine_keeps_its_request_while_its_lease_is_renewed(
         before = attempts_at(other)
         with stopped(process_of(slow, Part.ENGINE)):
             # Not a wait for something to happen: for that long nothing may happen.
-            await asyncio.wait({request.answer}, timeout=2.5 * LEASE_S)
+            await asyncio.wait({request.answer}, timeout=2 * LEASE_S)
             assert not request.answer.done(), request.answer
         exchange = await request.answer
         assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
@@ -176,7 +179,7 @@ async def test_a_stopped_engine_keeps_its_request_while_its_lease_is_renewed(
 async def test_a_stopped_engine_costs_its_client_the_deadline_and_no_other_servers_time(
     servers: list[VllmServer], session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
-    deadline = SHORT_LEASE | {"deadlines": {"first_delta_ms": 3_000}}
+    deadline = SHORT_LEASE | {"deadlines": {"first_delta_ms": 15_000}}
     async with open_gateway(servers, session, tmp_path, deadline) as gateway:
         request = gateway.ask(LONG_PREFILL)
         slow, other = await gateway.asked_and_other()
@@ -188,7 +191,7 @@ async def test_a_stopped_engine_costs_its_client_the_deadline_and_no_other_serve
         (attempt,) = facts["attempts"]
         assert attempts_at(other) == before
         await slow.wait_until_running(session, 0)
-        assert attempts_at(slow)[attempt["attempt_id"]] == "stopped"
+        await until_state(slow, attempt["attempt_id"], "stopped")
 
 
 # --- R5: client gone ---
@@ -206,7 +209,7 @@ async def test_a_client_that_leaves_frees_the_slot_and_starts_nothing(
     await request.leave()
     await asked.wait_until_running(session, 0)
     (attempt_id,) = (attempt_id for attempt_id, state in at_asked.items() if state == "running")
-    assert attempts_at(asked)[attempt_id] == "stopped"
+    await until_state(asked, attempt_id, "stopped")
     assert attempts_at(other) == at_other
 
 
@@ -228,7 +231,7 @@ async def test_killed_in_prefill_gives_one_whole_answer_from_the_other(
         broken.stop()
     assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
     assert first["fence_proof"] == {Part.API_SERVER: "connection_refused", Part.ENGINE: "ended_by_itself"}[part]
-    assert attempts_at(other)[second["attempt_id"]] == "finished"
+    await until_state(other, second["attempt_id"], "finished")
 
 
 async def test_killed_with_every_token_computed_and_none_sent_gives_the_others_answer_alone(
@@ -247,7 +250,7 @@ async def test_killed_with_every_token_computed_and_none_sent_gives_the_others_a
     assert whole_text(exchange, tokens=TOKENS) == await undisturbed(other, session, answers)
     first, second = (await gateway.facts(exchange))["attempts"]
     assert first["fence_proof"] == "connection_refused"
-    assert attempts_at(other)[second["attempt_id"]] == "finished"
+    await until_state(other, second["attempt_id"], "finished")
 
 
 async def test_engine_killed_with_every_token_on_its_way_gives_one_whole_answer(

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from extproc.app.demonstration.stage import QUICK_HEALTH, break_first, gateway, mend
+from extproc.app.demonstration.stage import QUICK_HEALTH, break_first, gateway, may_repeat, mend, until_every_replica
 from extproc.contract.headers import REQUEST_ID
 from extproc.sim.faults import Fault, What, Where
 from extproc.sim.process import ReplicaProcess, start_replica
@@ -39,7 +39,7 @@ class Stage:
 
     async def facts(self, request_id: str) -> dict[str, Any]:
         """The journal's facts, once the request has ended."""
-        async with httpx.AsyncClient() as client, asyncio.timeout(LIMIT_S):
+        async with httpx.AsyncClient(timeout=LIMIT_S) as client, asyncio.timeout(LIMIT_S):
             while True:
                 facts: dict[str, Any] = (await client.get(f"{self.admin}/deltafence/v1/requests/{request_id}")).json()
                 if facts.get("outcome") is not None:
@@ -50,15 +50,6 @@ class Stage:
         """The attempts that reached the replicas since the last test. Health checks bear no request id."""
         records = [record for replica in self.replicas for record in await replica.log()]
         return [record for record in records if record["request_id"]]
-
-    async def placeable(self) -> None:
-        """Wait until every replica would get an attempt; health takes a look or two at one that was started again."""
-        async with httpx.AsyncClient() as client, asyncio.timeout(LIMIT_S):
-            while True:
-                replicas = (await client.get(f"{self.admin}/deltafence/v1/replicas")).json()["replicas"]
-                if {replica["standing"] for replica in replicas} == {"placeable"}:
-                    return
-                await asyncio.sleep(0.05)
 
     async def free(self) -> None:
         """Wait until no replica has a request any more."""
@@ -82,7 +73,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sta
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def stage(running: Stage) -> AsyncIterator[Stage]:
-    await running.placeable()
+    await until_every_replica(may_repeat, running.admin)
     yield running
     await mend(running.replicas)
 
@@ -104,14 +95,14 @@ async def test_a_repeated_answer_is_whole_and_of_one_replica(
     stage: Stage, sdk: Sdk, stream: bool, where: Where, what: What
 ) -> None:
     fault = fault_of_attempts(where=where, what=what, times=1)
-    heard = await break_first(lambda: sdk.ask(stage.url, stream=stream), stage.replicas[0], fault)
+    heard = await break_first(lambda _: sdk.ask(stage.url, stream=stream), stage.replicas[0], fault)
     assert heard.error is None
     assert heard.text.strip() == " ".join(f"b:{number}" for number in range(TOKENS))
 
 
 async def test_the_terminal_event_raises_and_says_what_was_delivered(stage: Stage, sdk: Sdk) -> None:
     fault = fault_of_attempts(where=Where.MID_DECODE, what=What.RESET, deltas=3, times=1)
-    heard = await break_first(lambda: sdk.ask(stage.url, stream=True), stage.replicas[0], fault)
+    heard = await break_first(lambda _: sdk.ask(stage.url, stream=True), stage.replicas[0], fault)
     assert heard.text.strip() == "a:0 a:1 a:2"
     assert heard.error is not None
     facts = heard.error.facts

@@ -31,7 +31,7 @@ class Running:
 
     async def scrape_once(self, expected: str) -> str:
         """What Prometheus reads, once ``expected`` is in it: health takes its first look a moment after the start."""
-        async with asyncio.timeout(30), httpx.AsyncClient() as client:
+        async with asyncio.timeout(30), httpx.AsyncClient(timeout=30) as client:
             while expected not in (text := (await client.get(f"{self.admin}/metrics")).text):
                 await asyncio.sleep(0.05)
         return text

@@ -73,7 +73,10 @@ async def test_interrupted_stream_says_so_beside_envoys_200(tmp_path) -> None:
 async def test_client_that_leaves_mid_stream_is_a_disconnect_in_decode(tmp_path) -> None:
     async with logged(tmp_path, Settings(tokens=8, token_interval_ms=60_000)) as log:
         body = request_body(Dialect.CHAT, model="sim-model", stream=True)
-        async with httpx.AsyncClient() as client, client.stream("POST", log.gateway.front + PATH, content=body) as answer:
+        async with (
+            httpx.AsyncClient(timeout=30) as client,
+            client.stream("POST", log.gateway.front + PATH, content=body) as answer,
+        ):
             await anext(answer.aiter_bytes())
         front, egress = await log.both()
 

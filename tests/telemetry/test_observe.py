@@ -98,38 +98,46 @@ async def test_answer_is_the_replicas_own_and_its_boundary_is_on_record(tmp_path
     assert facts["attempts"][0]["replica"] == stage.replicas[0].address
 
 
-def fault(where: Where, what: What) -> Fault:
-    return Fault(where=where, what=what, times=1)
+def faults(*places: tuple[Where, What]) -> list[Fault]:
+    """Once each, and for a chat: health's own short answers are completions."""
+    return [Fault(where=where, what=what, times=1, body_contains='"messages"') for where, what in places]
 
 
-FAULTS: dict[str, tuple[Fault, str, str, str, str | None]] = {
-    # name: fault, what happened, why, what enforce would have done, with which code
-    "killed before the headers": (fault(Where.BEFORE_HEADERS, What.KILL), "failed", "replica_gone", "repeat", None),
-    "killed after the role chunk": (fault(Where.AFTER_ROLE, What.KILL), "failed", "replica_gone", "repeat", None),
+FAULTS: dict[str, tuple[list[Fault], str, str, str, str | None]] = {
+    # name: faults, what happened, why, what enforce would have done, with which code
+    "killed before the headers": (faults((Where.BEFORE_HEADERS, What.KILL)), "failed", "replica_gone", "repeat", None),
+    "killed after the role chunk": (faults((Where.AFTER_ROLE, What.KILL)), "failed", "replica_gone", "repeat", None),
     "killed mid-decode": (
-        fault(Where.MID_DECODE, What.KILL),
+        faults((Where.MID_DECODE, What.KILL)),
         "interrupted",
         "replica_gone",
         "terminal_event",
         "upstream_decode_interrupted",
     ),
-    "in-band error before the first delta": (fault(Where.AFTER_ROLE, What.ERROR_EVENT), "failed", "engine_error", "repeat", None),
+    "in-band error before the first delta": (
+        faults((Where.AFTER_ROLE, What.ERROR_EVENT)),
+        "failed",
+        "engine_error",
+        "repeat",
+        None,
+    ),
     "in-band error after it": (
-        fault(Where.MID_DECODE, What.ERROR_EVENT),
+        # Read together with the first delta, it would mean that nothing was delivered; so the client has the delta first.
+        faults((Where.AFTER_FIRST_DELTA, What.HOLD), (Where.MID_DECODE, What.ERROR_EVENT)),
         "interrupted",
         "engine_error",
         "terminal_event",
         "upstream_decode_interrupted",
     ),
     "an end without a finish": (
-        fault(Where.MID_DECODE, What.EOF),
+        faults((Where.MID_DECODE, What.EOF)),
         "interrupted",
         "engine_error",
         "terminal_event",
         "upstream_decode_interrupted",
     ),
-    "bytes that are not HTTP": (fault(Where.BEFORE_HEADERS, What.MALFORMED), "failed", "replica_gone", "repeat", None),
-    "a reset that proves nothing": (fault(Where.MID_DECODE, What.RESET), "cancelled", "cut", "same", None),
+    "bytes that are not HTTP": (faults((Where.BEFORE_HEADERS, What.MALFORMED)), "failed", "replica_gone", "repeat", None),
+    "a reset that proves nothing": (faults((Where.MID_DECODE, What.RESET)), "cancelled", "cut", "same", None),
 }
 
 
@@ -138,10 +146,13 @@ async def test_journal_says_what_enforce_would_have_done(tmp_path, name: str) ->
     armed, outcome, reason, would, code = FAULTS[name]
     async with watched(tmp_path) as stage:
         for replica in stage.replicas:
-            await replica.set_faults(armed)
+            await replica.set_faults(*armed)
         body = request_body(Dialect.CHAT, model="sim-model", stream=True)
         with suppress(httpx.HTTPError):  # the native path: a broken replica breaks the client's stream
-            await stage.client.post(stage.gateway.front + PATH, content=body)
+            async with stage.client.stream("POST", stage.gateway.front + PATH, content=body) as answer:
+                async for line in answer.aiter_lines():
+                    if '"content":"r' in line and armed[0].what is What.HOLD:
+                        await asyncio.gather(*[replica.release() for replica in stage.replicas])
         (facts,) = await stage.journal(outcome=outcome)
         scrape = await stage.scrape()
 
@@ -155,7 +166,7 @@ async def test_journal_says_what_enforce_would_have_done(tmp_path, name: str) ->
 
 async def test_the_only_replica_leaves_nobody_for_a_repeat(tmp_path) -> None:
     async with watched(tmp_path, count=1) as stage:
-        await stage.replicas[0].set_faults(fault(Where.AFTER_ROLE, What.ERROR_EVENT))
+        await stage.replicas[0].set_faults(*faults((Where.AFTER_ROLE, What.ERROR_EVENT)))
         await stage.client.post(stage.gateway.front + PATH, content=request_body(Dialect.CHAT, model="sim-model", stream=True))
         (facts,) = await stage.journal(outcome="failed")
     end = ended(facts)
