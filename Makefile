@@ -4,6 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# A registry that fails once, or another apt that has not ended yet, is no failed test.
+export PIP_RETRIES := 10
+export NPM_CONFIG_FETCH_RETRIES := 5
+APT := DEBIAN_FRONTEND=noninteractive apt-get --quiet -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300
+debian = ($(APT) update && $(APT) install --yes --no-install-recommends $(1))
+
 .PHONY: wheel explore references test-netns chart-tools test-chart chart-golden help setup lock test check test-telemetry test-browser test-docs test-unit test-envoy test-sdk test-simulation test-faults faults storm test-vllm test-postgres test-crash bench-journal demo bench bench-peers soak clean
 
 help: ## list the targets
@@ -49,13 +55,11 @@ test-envoy: setup ## the real Envoy: configuration, listeners, faults, `up`, lea
 	$(BIN)/pytest -n 2 tests/real_envoy
 
 test-telemetry: setup ## observe mode, access logs, dashboards and alerts against a running gateway. Installs promtool on Debian
-	command -v promtool >/dev/null || (apt-get update --quiet && \
-		DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends prometheus)
+	command -v promtool >/dev/null || $(call debian,prometheus)
 	$(BIN)/pytest -n 2 tests/telemetry
 
 test-browser: setup ## the status page in a real headless Chromium; screenshots in out/screenshots. Installs it on Debian
-	command -v chromium >/dev/null || (apt-get update --quiet && \
-		DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends chromium fonts-dejavu-core)
+	command -v chromium >/dev/null || $(call debian,chromium fonts-dejavu-core)
 	$(BIN)/pytest tests/browser
 
 test-docs: setup ## the documentation: its commands, its code, its links, its words
@@ -85,8 +89,7 @@ OVER_A_DATABASE := tests/unit/journal tests/unit/tools tests/unit/processor/test
 	tests/real_envoy/test_journal_away.py tests/real_envoy/test_journal_commands.py
 
 test-postgres: setup ## journal, keys and ledger over a real PostgreSQL, which the tests start; races and kills. Installs it on Debian
-	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || \
-		(apt-get update --quiet && DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends postgresql)
+	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || $(call debian,postgresql)
 	$(BIN)/python tests/postgres/server.py $(BIN)/pytest -n 2 --dist loadfile tests/postgres tests/crash $(OVER_A_DATABASE)
 
 test-crash: setup ## SIGKILL at every step of the database, over SQLite
