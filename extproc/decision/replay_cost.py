@@ -10,6 +10,9 @@ PROMPT_BYTES_PER_TOKEN: Final = 2.0
 """Bytes of JSON-decoded prompt text per token. English runs at about 4, dense code near 3, CJK near 3 bytes a character and
 about one token each; 2 overestimates all of them, which is the safe side: a repeat is refused too early, never too late."""
 
+MEASURED_PROMPT_TOKENS_MIN: Final = 1_000
+"""Most of the wait after a shorter prompt is what every request waits; it would make all prompts look slow to read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillSpeed:
@@ -19,7 +22,7 @@ class PrefillSpeed:
 
     def observe(self, prompt_tokens: int, elapsed_ms: int) -> "PrefillSpeed":
         """The speed after one more prefill: a slow moving average, since batches make single readings jump."""
-        if prompt_tokens <= 0 or elapsed_ms <= 0:
+        if prompt_tokens < MEASURED_PROMPT_TOKENS_MIN or elapsed_ms <= 0:
             return self
         measured = prompt_tokens * 1000 / elapsed_ms
         before = self.tokens_per_second

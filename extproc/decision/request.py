@@ -157,12 +157,13 @@ def _decide_repeat(state: RequestState, event: Event, policy: Policy) -> Step:
         return replace(state, phase=Phase.PREFILL, attempts=number), (StartAttempt(number=number),)
     # The attempt was cancelled when its fence was asked for; a fence that failed leaves nothing more to send.
     reason = str(failure.cause) if refusal.gate in (Gate.SOURCE_FENCED, Gate.ATTEMPTS_LEFT) else str(refusal.gate)
+    is_overload = refusal.code is ErrorCode.OVERLOADED  # else the answer is ours, whatever the replica had answered
     error = AnswerError(
         code=refusal.code,
         reason=reason,
         detail=refusal.detail,
-        retry_after_s=failure.retry_after_s,
-        status=failure.status,
+        retry_after_s=failure.retry_after_s if is_overload else None,
+        status=failure.status if is_overload else None,
         upstream_error=failure.upstream_error,
     )
     ended, effects = _answer_error(state, error)

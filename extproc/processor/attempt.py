@@ -139,6 +139,11 @@ class Attempt:
             return self.reader.finished
         return self.kind in (AnswerKind.WHOLE, AnswerKind.SEALED)
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether something came that nobody has read yet."""
+        return bool(self._unread)
+
     def take(self) -> bytes:
         """Everything received since the last call."""
         data = self._peek()

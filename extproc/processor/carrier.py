@@ -16,7 +16,7 @@ from extproc.decision.gates import GateFacts
 from extproc.decision.policy import Policy
 from extproc.journal.interface import JournalUnavailable
 from extproc.journal.records import EventKind
-from extproc.processor.attempt import Attempt, AttemptSignal
+from extproc.processor.attempt import AnswerKind, Attempt, AttemptSignal
 from extproc.processor.inbox import Inbox
 from extproc.processor.intake import GenerationRequest
 from extproc.processor.ports import World
@@ -77,6 +77,8 @@ class Carrier:
         self._candidate: Replica | None = None
         self._identity: str | None = None
         self._fencing: asyncio.Task[None] | None = None
+        self._fenced: tuple[str, Replica] | None = None
+        """The attempt that is being fenced, or was last."""
         self._first_delta_due_ms = world.now_ms() + policy.deadlines.first_delta_ms
 
     def find_candidate(self) -> bool:
@@ -131,8 +133,12 @@ class Carrier:
 
     def close(self) -> None:
         """Let go of everything; the session is over, however it ended."""
-        if self._fencing is not None:
+        if self._fencing is not None and not self._fencing.done():
             self._fencing.cancel()
+            assert self._fenced is not None, "a fence of no attempt"
+            self._world.fence.cancel(
+                *self._fenced
+            )  # the fence may not have begun, and nobody else would ask that replica to stop
         attempt = self._drop_attempt()
         if attempt is not None:
             self._world.fence.release(attempt.attempt_id)
@@ -229,6 +235,7 @@ class Carrier:
         attempt = self._drop_attempt()
         assert attempt is not None, "a fence without an attempt"
         failure = effect.failure
+        self._fenced = (attempt.attempt_id, attempt.replica)
         self._record.note(
             EventKind.ATTEMPT_FAILED,
             attempt_id=attempt.attempt_id,
@@ -271,8 +278,9 @@ class Carrier:
             # What the database says may name its host or file, which is no client's business.
             LOGGER.warning("the boundary of %s is not recorded, so not crossed: %s", self._record.request_id, error)
             return events.BoundaryNotRecorded(detail="the first delta could not be recorded, so it was not delivered")
-        self._pool.note_prefill(
-            self._pool.cost_of(self._request.prompt_bytes).prompt_tokens, self._world.now_ms() - attempt.started_ms
-        )
+        if attempt.kind is AnswerKind.EVENTS:  # any other answer's first byte waits for its last token
+            self._pool.note_prefill(
+                self._pool.cost_of(self._request.prompt_bytes).prompt_tokens, self._world.now_ms() - attempt.started_ms
+            )
         self._request.body.release()
         return events.BoundaryRecorded()

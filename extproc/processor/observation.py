@@ -190,8 +190,9 @@ class Observation:
                 return self._settle_fence(effect)
             case effects.RecordBoundary():
                 self._record.note(EventKind.FIRST_DELTA_SENT, attempt_id=self._attempt_id, replica=self._replica)
-                prompt = self._pool.cost_of(self._request.prompt_bytes).prompt_tokens
-                self._pool.note_prefill(prompt, self._world.now_ms() - self._started_ms)
+                if self._kind is AnswerKind.EVENTS:  # any other answer's first byte waits for its last token
+                    prompt = self._pool.cost_of(self._request.prompt_bytes).prompt_tokens
+                    self._pool.note_prefill(prompt, self._world.now_ms() - self._started_ms)
                 return events.BoundaryRecorded()
             case effects.RecordRefusal():
                 self._record.refuse_repeat(effect)

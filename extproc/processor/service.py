@@ -18,7 +18,7 @@ from extproc.decision.idempotency import ClaimOutcome
 from extproc.decision.policy import Mode, Policy, ToolsMode
 from extproc.decision.request import RequestState
 from extproc.journal.records import EventKind
-from extproc.journal.texts import RequestText
+from extproc.journal.texts import TEXT_BYTES_MAX, RequestText
 from extproc.processor import messages, wording
 from extproc.processor.body_room import BODIES_BYTES_MAX, BodyRoom, BodyShare
 from extproc.processor.client_stream import ClientStream, Metadata, Written
@@ -218,7 +218,7 @@ class Service:
         )
         if claimed is not None and policy.journal.replay and isinstance(client, KeptClientStream):
             client.keep_for(record.request_id)
-        text = body if policy.journal.store_text else b""
+        text = body[:TEXT_BYTES_MAX] if policy.journal.store_text else b""
         del body  # the request has it, and lets go of it at the boundary
         session = Session(world=self._world, request=request, policy=policy, client=client, record=record)
         try:

@@ -309,8 +309,12 @@ class Session:
 
     async def _check_idle(self) -> None:
         attempt, idle_ms = self._carrier.attempt, self._policy.deadlines.idle_ms
-        silent_ms = self._world.now_ms() - attempt.last_received_ms if attempt is not None else 0
-        if self._state.phase is Phase.DECODE and silent_ms >= idle_ms:
-            await self._apply(events.DeadlinePassed(deadline=events.Deadline.IDLE))
+        if attempt is None or self._state.phase is not Phase.DECODE or attempt.has_unread:
+            # A prefill's silence has a deadline of its own, and may last for minutes; what is unread came while we were busy.
+            self._timers.look_for_silence(idle_ms)
+            return
+        left_ms = idle_ms - (self._world.now_ms() - attempt.last_received_ms)
+        if left_ms > 0:
+            self._timers.look_for_silence(left_ms)
         else:
-            self._timers.look_for_silence(max(1, idle_ms - silent_ms))
+            await self._apply(events.DeadlinePassed(deadline=events.Deadline.IDLE))

@@ -20,12 +20,15 @@ class Due(Enum):
 
 
 class Timers:
-    """Puts a Due or a DeadlinePassed when its time has come. Times in milliseconds, as the policy has them."""
+    """Puts a Due or a DeadlinePassed when its time has come. Times in milliseconds, as the policy has them.
+
+    Invariant: of each there is one handle at most, however often a long request looks for silence or gives signs of life.
+    """
 
     def __init__(self, policy: Policy, put: Callable[[Due | events.DeadlinePassed], None]) -> None:
         self._policy = policy
         self._put = put
-        self._handles: list[asyncio.TimerHandle] = []
+        self._handles: dict[Due | events.DeadlinePassed, asyncio.TimerHandle] = {}
 
     def start(self, *, stream: bool) -> None:
         """The request begins. ``stream``: only a streamed answer can hold signs of life."""
@@ -51,9 +54,9 @@ class Timers:
 
     def cancel(self) -> None:
         """The session is over."""
-        for handle in self._handles:
+        for handle in self._handles.values():
             handle.cancel()
         self._handles.clear()
 
     def _later(self, delay_ms: int, signal: Due | events.DeadlinePassed) -> None:
-        self._handles.append(asyncio.get_running_loop().call_later(delay_ms / 1000, self._put, signal))
+        self._handles[signal] = asyncio.get_running_loop().call_later(delay_ms / 1000, self._put, signal)

@@ -93,6 +93,7 @@ class WatchedExchange:
         request = self._read_request()
         if request is None:
             return
+        request.body.release()  # nothing is ever sent again
         record = RequestRecord(self._world.journal, f"req_{self._world.new_id()}", self._world.wall_ms, self._world.observer)
         record.note(
             EventKind.ADMITTED,

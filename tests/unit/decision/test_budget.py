@@ -73,10 +73,15 @@ def test_time_is_not_judged_before_it_was_measured() -> None:
     assert estimate(1_000, measured).prefill_ms == 250
 
 
+def test_a_short_prompts_wait_says_nothing_of_a_long_one() -> None:
+    """60 tokens after 300 ms are no 200 tokens a second: the wait was the request's, not the prompt's."""
+    assert PrefillSpeed().observe(prompt_tokens=60, elapsed_ms=300).tokens_per_second is None
+
+
 def test_speed_moves_slowly_and_ignores_nothing_readings() -> None:
     speed = PrefillSpeed(tokens_per_second=1_000.0)
     assert speed.observe(prompt_tokens=0, elapsed_ms=10) is speed
-    assert speed.observe(prompt_tokens=10, elapsed_ms=0) is speed
+    assert speed.observe(prompt_tokens=1_000, elapsed_ms=0) is speed
     assert speed.observe(prompt_tokens=2_000, elapsed_ms=1_000).tokens_per_second == pytest.approx(1_100)
 
 

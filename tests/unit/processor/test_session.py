@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from extproc.contract.errors import FORMS, ErrorCode
+from extproc.decision import events
 from extproc.decision.causes import Fencing
-from extproc.decision.policy import DeadlinesPolicy, KeepAlivePolicy, Policy, ToolsMode
+from extproc.decision.policy import DeadlinesPolicy, KeepAlivePolicy, Policy, RetryBudgetPolicy, ToolsMode
+from extproc.decision.request import Phase
+from extproc.processor.timers import Due, Timers
 from extproc.sse.terminal import KEEP_ALIVE_COMMENT
 from tests.unit.processor.stage import (
     DONE,
@@ -261,6 +264,58 @@ async def test_a_client_that_leaves_in_a_fence_wait_starts_nothing() -> None:
     assert stage.attempts.count == 1
 
 
+async def test_a_fence_that_did_not_come_to_begin_still_has_its_replica_asked_to_stop() -> None:
+    """A loop that stood still finds the attempt's loss and the request's deadline at once."""
+    fence = SlowFence()
+    stage = Stage(fence=fence)
+    stream, task = stage.ask()
+    attempt = await stage.attempts.opened.get()
+    (session,) = stage.service.sessions
+    attempt_id = session.attempt.attempt_id
+    attempt.end("connection reset")
+    session._inbox.put(events.DeadlinePassed(deadline=events.Deadline.FIRST_DELTA))
+    await task
+    assert stream.status == 504
+    assert fence.asked.empty()
+    assert fence.cancelled == [attempt_id]
+
+
+async def test_a_replicas_refusal_is_not_handed_on_where_another_gate_refuses() -> None:
+    """A budget that is used up is no word of the replica's, and has its own status (docs/errors.md)."""
+    nothing_left = RetryBudgetPolicy(percent=0, min_per_second=0, burst=0)
+    stage = Stage(policy=Policy(max_attempts=5, retry_budget=nothing_left))
+    stream, task = stage.ask()
+    (await stage.attempts.opened.get()).head(429, (("retry-after", "17"),))
+    await task
+    form = FORMS[ErrorCode.RETRY_BUDGET_EXHAUSTED]
+    assert (stream.status, stream.header("retry-after")) == (form.status, str(form.retry_after_s))
+
+
+LONG = {"model": "m", "messages": [{"role": "user", "content": "word " * 1_000}]}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_only_a_streams_first_delta_tells_how_fast_prompts_are_read(stream: bool) -> None:
+    """A whole answer's first byte waits for its last token; as a prefill it would refuse every repeat (R16)."""
+    stage, now = Stage(), [0]
+    object.__setattr__(stage.service._world, "now_ms", lambda: now[0])
+    answer, task = stage.ask(document={**LONG, "stream": stream})
+    attempt = await stage.attempts.opened.get()
+    now[0] = 1_000
+    if stream:
+        attempt.head()
+        attempt.send(text("x") + FINISH + DONE)
+    else:
+        message = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
+        attempt.head(200, JSON)
+        attempt.send(json.dumps({"object": "chat.completion", "choices": [message]}).encode())
+    attempt.end()
+    await task
+    assert answer.status == 200
+    cost = stage.service._world.pools.of("m").cost_of(5_000)
+    assert (cost.prefill_ms is not None) is stream
+
+
 async def test_no_attempt_starts_before_the_fence_is_proved() -> None:
     fence = SlowFence()
     stage = Stage(fence=fence)
@@ -463,6 +518,62 @@ async def test_the_idle_deadline_counts_only_silence_after_the_first_delta() -> 
     attempt.send(text("x"))
     await task
     assert terminal(stream.body)["reason"] == "idle_ms"
+
+
+async def test_what_came_while_the_boundary_was_recorded_is_no_silence() -> None:
+    """A slow journal holds the session back for longer than the idle time, not the replica."""
+    stage, now = Stage(policy=Policy(deadlines=DeadlinesPolicy(idle_ms=60_000))), [0]
+    object.__setattr__(stage.service._world, "now_ms", lambda: now[0])
+    stream, task = stage.ask()
+    attempt = await stage.attempts.opened.get()
+    attempt.head()
+    attempt.send(text("x"))
+    (session,) = stage.service.sessions
+    await until(lambda: session.state.phase is Phase.DECODE and session._inbox.is_idle)
+    session._inbox.put(Due.IDLE)
+    session.attempt.relay = None
+    attempt.send(text("y"))
+    now[0] = 100_000
+    attempt.send(FINISH + DONE)
+    await task
+    assert stream.body.endswith(DONE)
+    assert b"error" not in stream.body
+
+
+async def test_a_silent_prefill_is_looked_at_once_in_the_idle_time_and_not_all_the_time(monkeypatch) -> None:
+    """vLLM says nothing until its first token, for minutes if the prompt is long; whoever looks takes a core from others (R5)."""
+    waits, now = [], [0]
+    loop = asyncio.get_running_loop()
+
+    def look(timers: Timers, after_ms: int) -> None:
+        waits.append(after_ms)
+        now[0] += 100_000
+        if len(waits) < 4:
+            loop.call_soon(timers._put, Due.IDLE)
+
+    monkeypatch.setattr(Timers, "look_for_silence", look)
+    stage = Stage(policy=Policy(deadlines=DeadlinesPolicy(idle_ms=1_000)))
+    object.__setattr__(stage.service._world, "now_ms", lambda: now[0])
+    stream, task = stage.ask()
+    attempt = await stage.attempts.opened.get()
+    await until(lambda: len(waits) == 4)
+    assert waits == [1_000] * 4
+    attempt.head()
+    for piece in (text("x"), FINISH, DONE):
+        attempt.send(piece)
+    await task
+    assert stream.body.endswith(DONE)
+
+
+async def test_a_session_keeps_one_timer_of_each_kind() -> None:
+    timers = Timers(Policy(), lambda signal: None)
+    timers.start(stream=True)
+    for _ in range(3):
+        timers.look_for_silence(60_000)
+        timers.keep_alive_again()
+    assert len(timers._handles) == 4
+    timers.cancel()
+    assert not timers._handles
 
 
 async def test_can_03_keep_alive_writes_head_and_comments_and_tells_failures_in_band() -> None:
