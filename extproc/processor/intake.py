@@ -14,11 +14,14 @@ import orjson
 
 from extproc.contract import headers as names
 from extproc.contract.errors import ErrorCode
+from extproc.contract.text import bounded
 from extproc.processor.body_room import BodyShare
 from extproc.processor.messages import RequestHeaders
 from extproc.processor.protobuf import ProcessingRequest
 from extproc.sse.reading import Dialect
 
+MODEL_CHARACTERS_MAX: Final = 256
+"""Of a model's name as it is written down; clients choose it, and thousands are kept."""
 DATA_URL_BYTES: Final = 8_192
 """What an inlined picture or sound counts for in the prompt estimate: its base64 length says nothing about its tokens."""
 
@@ -55,6 +58,7 @@ class GenerationRequest:
     headers: tuple[tuple[str, str], ...]
     body: RequestBody
     model: str
+    """As it is written down; the replica reads it in the body."""
     stream: bool
     choices: int
     prompt_bytes: int
@@ -126,7 +130,7 @@ def read_request(dialect: Dialect, head: RequestHeaders, body: bytes, share: Bod
         authority=head.authority.rpartition("@")[2],  # user information has no place there (RFC 9113 section 8.3.1)
         headers=forwardable_headers(head.headers),
         body=RequestBody(body, share),
-        model=model if isinstance(model, str) else "",
+        model=bounded(model, MODEL_CHARACTERS_MAX) if isinstance(model, str) else "",
         stream=document.get("stream") is True,
         choices=choices_asked(dialect, document),
         prompt_bytes=prompt_bytes(document),

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from extproc.contract.text import bounded
+
 Payload = dict[str, object]
 """An event's data: a JSON object whose fields may be of any type whatever."""
 
@@ -106,16 +108,16 @@ def find_error(payload: Payload) -> UpstreamError | None:
 def upstream_error(said: object) -> UpstreamError:
     """The facts in an error of unknown shape: a string, an object, or an object that wraps the real one under ``error``."""
     if not isinstance(said, dict):
-        return UpstreamError(_bounded(str(said)))
+        return UpstreamError(bounded(str(said), ERROR_TEXT_MAX))
     while isinstance(inner := said.get("error"), dict):
         said = inner
     message = said.get("message") or inner
     kind = said.get("type")
     code = said.get("code")
     return UpstreamError(
-        message=_bounded(message if isinstance(message, str) else "the replica gave no message"),
-        type=_bounded(kind) if isinstance(kind, str) and kind != "error" else None,
-        code=_bounded(code) if isinstance(code, str) else _whole_number(code),
+        message=bounded(message if isinstance(message, str) else "the replica gave no message", ERROR_TEXT_MAX),
+        type=bounded(kind, ERROR_TEXT_MAX) if isinstance(kind, str) and kind != "error" else None,
+        code=bounded(code, ERROR_TEXT_MAX) if isinstance(code, str) else _whole_number(code),
     )
 
 
@@ -139,8 +141,3 @@ def _whole_number(value: object) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return value if abs(value) <= WHOLE_NUMBER_MAX else None
-
-
-def _bounded(text: str) -> str:
-    # JSON may escape half a surrogate pair; such text can be written nowhere.
-    return text[:ERROR_TEXT_MAX].encode("utf-8", "replace").decode("utf-8")

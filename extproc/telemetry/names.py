@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from extproc.contract.text import bounded
+
 VALUES_MAX: Final = 64
 VALUE_LENGTH_MAX: Final = 120
 OTHER: Final = "other"
@@ -17,7 +19,7 @@ class BoundedValues:
 
     def of(self, value: str) -> str:
         """The label for a value."""
-        short = value[:VALUE_LENGTH_MAX]
+        short = bounded(value, VALUE_LENGTH_MAX)
         if short in self._known:
             return short
         if len(self._known) >= self._values_max:

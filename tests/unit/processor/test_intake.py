@@ -9,6 +9,7 @@ import pytest
 from extproc.contract.errors import ErrorCode
 from extproc.processor.intake import (
     DATA_URL_BYTES,
+    MODEL_CHARACTERS_MAX,
     ClientGone,
     RequestRejected,
     check_head,
@@ -162,3 +163,16 @@ def test_only_what_may_go_on_goes_on() -> None:
 def test_user_information_of_an_authority_goes_no_further(said: str, sent: str) -> None:
     request = read_request(Dialect.CHAT, replace(head(), authority=said), b"{}")
     assert request.authority == sent
+
+
+def test_a_models_name_is_kept_short_and_goes_on_as_it_came() -> None:
+    """Clients choose it, and ten thousand requests are remembered."""
+    body = json.dumps({"model": "m" * 1_000_000}).encode()
+    request = read_request(Dialect.CHAT, head(), body)
+    assert request.model == "m" * MODEL_CHARACTERS_MAX
+    assert request.body.data == body
+
+
+def test_a_models_name_that_no_encoder_takes_is_written_down_in_characters_that_all_take() -> None:
+    request = read_request(Dialect.CHAT, head(), rb'{"model": "a\ud83d"}')
+    assert request.model == "a?"
