@@ -10,7 +10,7 @@ import click
 
 from extproc.journal.interface import JournalUnavailable
 from extproc.storage.migrations import SchemaTooNew
-from extproc.storage.opening import POSTGRES_SCHEMES, SQLITE_SCHEME, open_database
+from extproc.storage.opening import SQLITE_SCHEME, open_database
 from extproc.storage.script import Database, StorageUnavailable
 
 DATABASE_VARIABLE: Final = "DELTAFENCE_JOURNAL"
@@ -32,8 +32,8 @@ DATABASE_OPTION: Final = click.option(
 
 def run_on_database(url: str, work: Callable[[Database], Awaitable[Result]]) -> Result:
     """Run ``work`` on an existing database; every way in which that can fail ends the command with one line and status 2."""
-    path = Path(url.removeprefix(SQLITE_SCHEME))
-    if not url.startswith(POSTGRES_SCHEMES) and not path.is_file():
+    path = url.removeprefix(SQLITE_SCHEME)
+    if "://" not in path and not Path(path).is_file():
         _give_up(f"there is no journal at {path}")
     try:
         return asyncio.run(_run(url, work))

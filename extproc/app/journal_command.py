@@ -13,6 +13,7 @@ import click
 from extproc.app.admin import facts_document
 from extproc.app.database_options import COMMAND_OWNER, DATABASE_OPTION, run_on_database
 from extproc.app.parameters import DURATION
+from extproc.app.status.rendering import shown
 from extproc.app.words import clock_text, count_text
 from extproc.contract.errors import ErrorCode
 from extproc.decision.effects import Outcome
@@ -136,7 +137,7 @@ def _show_text(request_id: str, text: RequestText | None) -> None:
 
 def _summary(facts: RequestFacts) -> str:
     kind = "stream" if facts.stream else "whole answer"
-    lines = [f"{facts.request_id}  {facts.api}  model {facts.model or '-'}  route {facts.route or '-'}  {kind}"]
+    lines = [f"{facts.request_id}  {facts.api}  model {shown(facts.model) or '-'}  route {facts.route or '-'}  {kind}"]
     delivered = f"{facts.delivered_output_tokens} output tokens delivered ({facts.delivered_output_tokens_source})"
     ended = f"{facts.outcome} ({facts.reason})" if facts.outcome else f"{OPEN}, phase {facts.phase}"
     lines.append(f"{ended}: {delivered}, {count_text(len(facts.attempts), 'attempt')}")
@@ -149,7 +150,7 @@ def _timeline(events: Sequence[JournalEvent]) -> list[str]:
     lines = []
     for event in events:
         where = " ".join(part for part in (event.attempt_id, f"on {event.replica}" if event.replica else None) if part)
-        detail = "  ".join(f"{name}={value}" for name, value in event.detail.items() if value is not None)
+        detail = "  ".join(f"{name}={shown(value)}" for name, value in event.detail.items() if value is not None)
         lines.append(
             f"  +{(event.at_ms - begin_ms) / 1000:<9.3f} {event.kind:<17} {where}{'  ' if where else ''}{detail}".rstrip()
         )
@@ -165,6 +166,6 @@ def _line(facts: RequestFacts) -> str:
             f"{facts.reason or '-':<20}",
             f"{facts.delivered_output_tokens:>6} tokens",
             f"{count_text(len(facts.attempts), 'attempt'):<10}",
-            facts.model or "-",
+            str(shown(facts.model) or "-"),
         )
     )

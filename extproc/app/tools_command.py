@@ -9,6 +9,7 @@ import click
 
 from extproc.app.database_options import COMMAND_OWNER, DATABASE_OPTION, run_on_database
 from extproc.app.parameters import DURATION
+from extproc.app.status.rendering import shown
 from extproc.app.words import clock_text
 from extproc.decision.tool_call import CallState
 from extproc.storage.owner import Owner
@@ -85,4 +86,6 @@ def _ledger(database: Database) -> DurableLedger:
 
 def _line(call: ListedCall) -> str:
     answer = "-" if call.status is None else f"{call.status}, {call.answer_bytes} bytes"
-    return "  ".join((call.call_key, clock_text(call.started_at_ms), f"{call.state:<11}", f"{answer:<18}", call.why or "-"))
+    return "  ".join(
+        (str(shown(call.call_key)), clock_text(call.started_at_ms), f"{call.state:<11}", f"{answer:<18}", call.why or "-")
+    )

@@ -60,6 +60,8 @@ class DurableJournal:
         self._waiting: deque[_Waiting] = deque()
         self._storing: Sequence[_Waiting] = ()
         """The batch that the database has been given and has not answered yet."""
+        self._flushed: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits until an event's number is stored, in the order of the numbers."""
         self._flusher: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._down: str | None = None
@@ -91,13 +93,17 @@ class DurableJournal:
         await committed
 
     async def flush(self) -> None:
-        """Store everything appended so far. Raises JournalUnavailable."""
-        while self._waiting or self._flusher is not None:
-            if self._down is not None:
-                raise JournalUnavailable(self._down)
-            self._flush_now()
-            assert self._flusher is not None
-            await asyncio.shield(self._flusher)
+        """Store everything appended so far. What comes later is not waited for: under load there is always more. Raises
+        JournalUnavailable."""
+        last = self._waiting[-1] if self._waiting else next(iter(self._storing[-1:]), None)
+        if last is None:
+            return
+        if self._down is not None:
+            raise JournalUnavailable(self._down)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flushed.append((last.item.number, stored))
+        self._flush_now()
+        await stored
 
     async def facts(self, request_id: str) -> RequestFacts | None:
         return fold_all(await self.events(request_id))
@@ -178,7 +184,15 @@ class DurableJournal:
             self._down, self._given_up = None, 0
         for waiting in batch:
             _answer(waiting, refused)
+        self._answer_flushes(batch)
         return True
+
+    def _answer_flushes(self, batch: Sequence[_Waiting]) -> None:
+        """Numbers grow along the queue, and what was given up lies before what was stored."""
+        while batch and self._flushed and self._flushed[0][0] <= batch[-1].item.number:
+            _, stored = self._flushed.pop(0)
+            if not stored.done():
+                stored.set_result(None)
 
     def _went_down(self, error: StorageUnavailable, batch: Sequence[_Waiting]) -> None:
         """Committed events are dropped, as their callers are told, but for those that may be stored; the others are tried again,
@@ -193,6 +207,10 @@ class DurableJournal:
         else:
             _fail(batch, JournalUnavailable(why))
         _fail(self._waiting, JournalUnavailable(why))
+        for _, stored in self._flushed:
+            if not stored.done():
+                stored.set_exception(JournalUnavailable(why))
+        self._flushed.clear()
         self._waiting = deque(waiting for waiting in (*batch, *self._waiting) if waiting.committed is None)
 
 

@@ -178,7 +178,7 @@ def _bind_or_lock(claim: KeyClaim, expires_at_ms: int) -> Script[tuple[str, byte
 
 def _look_at(owner: Owner, request_id: str) -> Script[tuple[bool, tuple[JournalEvent, ...]]]:
     """Whether the request runs, and its events; one that a dead processor left open is ended first."""
-    rows = yield SQL("lock_request", request_id=request_id)
+    rows = yield SQL("lock_request", owner=owner.processor_id, request_id=request_id)
     is_open, alive = (bool(rows[0][0]), bool(rows[0][1])) if rows else (False, False)
     if is_open and not alive:
         yield from transactions.settle_lost_request(owner, request_id)
@@ -192,7 +192,7 @@ def _open_request(owner: Owner, request_id: str, at_ms: int) -> Script[None]:
 
 def abandon(owner: Owner, request_id: str) -> Script[None]:
     """Undo a claim that nobody ran: as if the request had never been opened (again)."""
-    yield SQL("lock_request", request_id=request_id)
+    yield SQL("lock_request", owner=owner.processor_id, request_id=request_id)
     events = (yield from transactions.select_events([request_id])).get(request_id, ())
     facts = fold_all(events)
     if facts is None:

@@ -197,8 +197,12 @@ def _ended(facts: RequestFacts, event: JournalEvent) -> RequestFacts:
 
 
 def _change_attempt(facts: RequestFacts, event: JournalEvent, change: Callable[[AttemptFacts], AttemptFacts]) -> RequestFacts:
-    attempts = tuple(change(attempt) if attempt.attempt_id == event.attempt_id else attempt for attempt in facts.attempts)
-    return replace(facts, attempts=attempts)
+    """Sought from the end: a key that is repeated for a day has thousands of attempts, and what happens, happens to the last."""
+    attempts = facts.attempts
+    for place in reversed(range(len(attempts))):
+        if attempts[place].attempt_id == event.attempt_id:
+            return replace(facts, attempts=(*attempts[:place], change(attempts[place]), *attempts[place + 1 :]))
+    return facts
 
 
 def _text(event: JournalEvent, key: str) -> str | None:

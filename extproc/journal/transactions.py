@@ -86,8 +86,9 @@ def select_histories(after: str, requests_max: int) -> Script[tuple[History, ...
 
 
 def settle_lost_requests(owner: Owner, requests_max: int) -> Script[tuple[str, ...]]:
-    """End the open requests whose processors are gone; their ids."""
-    rows = yield SQL("select_lost_requests", rows_max=requests_max)
+    """End the open requests whose processors are gone; their ids. What is ``owner``'s own runs, also where its name has expired:
+    a database that was away, or a process that stood still, kept it from being renewed."""
+    rows = yield SQL("select_lost_requests", owner=owner.processor_id, rows_max=requests_max)
     request_ids = tuple(str(row[0]) for row in rows)
     for request_id in request_ids:
         yield from settle_lost_request(owner, request_id)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final
 
+from extproc.contract.urls import without_secrets
 from extproc.storage.script import Database
 
 POSTGRES_SCHEMES: Final = ("postgres://", "postgresql://")
@@ -23,7 +24,7 @@ async def open_database(url: str, sqlite_bytes_max: int | None = None) -> Databa
         return await PostgresDatabase.open(url)
     path = url.removeprefix(SQLITE_SCHEME)
     if "://" in path or not path:
-        raise ValueError(f"the journal's address {url!r} is neither a path nor a postgresql:// address")
+        raise ValueError(f"the journal's address {without_secrets(url)!r} is neither a path nor a postgresql:// address")
     from extproc.storage.sqlite import SqliteDatabase
 
     return await SqliteDatabase.open(Path(path), sqlite_bytes_max)

@@ -61,6 +61,7 @@ class PostgresDatabase:
             min_size=1,
             max_size=CONNECTIONS_MAX,
             timeout=CONNECT_TIMEOUT_S,
+            command_timeout=OPEN_TIMEOUT_S,  # bounds the driver's own cancel: a dead server's connection would be kept for ever
             reset=_leave_as_it_is,
             server_settings={"application_name": "deltafence"},
         )

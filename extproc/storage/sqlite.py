@@ -156,6 +156,8 @@ class SqliteDatabase:
         connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
+        # A container whose file system is read-only has no place for SQLite's temporary files, which a large savepoint needs.
+        connection.execute("PRAGMA temp_store = MEMORY")
         if self._bytes_max is not None:
             page_bytes = int(connection.execute("PRAGMA page_size").fetchone()[0])
             connection.execute(f"PRAGMA max_page_count = {max(1, self._bytes_max // page_bytes)}")

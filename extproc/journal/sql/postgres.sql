@@ -79,6 +79,7 @@ LIMIT :rows_max
 SELECT request_id FROM requests
 WHERE
     outcome IS NULL
+    AND owner <> :owner
     AND NOT EXISTS (
         SELECT 1 FROM processors
         WHERE processor_id = requests.owner AND alive_until_ms > (extract(epoch FROM clock_timestamp()) * 1000)::bigint
@@ -90,7 +91,7 @@ FOR UPDATE SKIP LOCKED
 -- name: lock_request
 SELECT
     outcome IS NULL,
-    EXISTS (
+    owner = :owner OR EXISTS (
         SELECT 1 FROM processors
         WHERE processor_id = requests.owner AND alive_until_ms > (extract(epoch FROM clock_timestamp()) * 1000)::bigint
     )

@@ -78,6 +78,7 @@ LIMIT :rows_max
 SELECT request_id FROM requests
 WHERE
     outcome IS NULL
+    AND owner <> :owner
     AND NOT EXISTS (
         SELECT 1 FROM processors
         WHERE processor_id = requests.owner AND alive_until_ms > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
@@ -88,7 +89,7 @@ LIMIT :rows_max
 -- name: lock_request
 SELECT
     outcome IS NULL,
-    EXISTS (
+    owner = :owner OR EXISTS (
         SELECT 1 FROM processors
         WHERE processor_id = requests.owner AND alive_until_ms > CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)
     )

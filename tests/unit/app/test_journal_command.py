@@ -155,3 +155,19 @@ def test_a_journal_that_is_not_there_is_not_made(tmp_path: Path):
     assert result.exit_code == 2
     assert "there is no journal at" in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("show", "req_evil"), ("list",)])
+def test_a_models_name_moves_no_cursor(url: str, arguments: tuple[str, ...]) -> None:
+    add(url, event("req_evil", EventKind.ADMITTED, 0, api="chat", model="a\x1b[2J", route="chat", stream=True))
+    result = run(*arguments, "--db", url)
+    assert result.exit_code == 0, result.output
+    assert "a\\u001b[2J" in result.output
+    assert "\x1b" not in result.output
+
+
+def test_a_password_in_an_address_that_is_none_of_ours_is_not_printed() -> None:
+    result = run("list", "--db", "postgresql+asyncpg://df:S3cret@db/df")
+    assert result.exit_code == 2
+    assert "postgresql+asyncpg://db/df" in result.output
+    assert "S3cret" not in result.output

@@ -96,6 +96,60 @@ async def test_a_processor_that_was_only_asleep_can_not_cross_the_boundary_of_a_
     assert asleep.journal.available
 
 
+async def test_a_process_whose_own_name_expired_takes_nothing_from_itself(start_process):
+    """A database that was away, or a process that stood still, keeps the name from being renewed; its requests run on."""
+    late = await start_process("proc_late", ttl_ms=0)
+    late.journal.append(admitted())
+    await late.journal.flush()
+    await Housekeeping(late.database, late.owner, KEEP_ALL).tidy()
+    assert (await late.journal.facts("req_1")).outcome is None
+    await late.journal.commit(first_delta())
+
+
+class Busy:
+    """A database that gets one more event with every write: as under load, where something always waits."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.dialect = database.dialect
+        self.journal: DurableJournal
+        self.writes = 0
+
+    async def write(self, script: ScriptFactory[Result], *, one_statement: bool = False) -> Result:
+        self.writes += 1
+        assert self.writes < 10, "nobody waits for what came later"
+        self.journal.append(admitted(f"req_later_{self.writes}"))
+        return await self.database.write(script, one_statement=one_statement)
+
+    async def read(self, script: ScriptFactory[Result]) -> Result:
+        return await self.database.read(script)
+
+    async def close(self) -> None:
+        await self.database.close()
+
+
+async def test_a_flush_waits_for_what_was_there_and_not_for_what_comes_under_load(start_process):
+    process = await start_process()
+    busy = Busy(process.database)
+    busy.journal = journal = DurableJournal(busy, process.owner)
+    journal.append(admitted())
+    await journal.flush()
+    assert busy.writes <= 2
+    busy.write = process.database.write
+    await journal.flush()
+    assert (await process.journal.facts("req_1")).phase == "admitted"
+
+
+async def test_a_flush_while_a_batch_is_being_stored_waits_for_that_batch(start_process):
+    process = await start_process()
+    journal = process.journal
+    committing = asyncio.create_task(journal.commit(admitted()))
+    await until(lambda: journal.backlog.events == 1 and not journal._waiting)
+    await journal.flush()
+    assert (await process.journal.facts("req_1")).phase == "admitted"
+    await committing
+
+
 async def test_a_refused_request_does_not_refuse_the_others_of_its_batch(start_process):
     asleep = await start_process("proc_asleep", ttl_ms=0)
     asleep.journal.append(admitted("req_lost"))

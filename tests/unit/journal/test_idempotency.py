@@ -66,6 +66,14 @@ async def test_a_second_claim_finds_the_first_in_progress_before_and_after_its_a
     assert (again.outcome, again.request_id) == (ClaimOutcome.IN_PROGRESS, "req_1")
 
 
+async def test_a_process_whose_own_name_expired_does_not_run_its_running_request_again(start_process):
+    late = await start_process("proc_late", ttl_ms=0)
+    keys = DurableKeys(late.database, late.owner, late.journal)
+    await keys.claim(claim())
+    late.journal.append(admitted())
+    assert (await keys.claim(claim(request_id="req_2"))).outcome is ClaimOutcome.IN_PROGRESS
+
+
 async def test_another_body_under_the_key_is_reuse(store):
     _, keys = store
     await keys.claim(claim())

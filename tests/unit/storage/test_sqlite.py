@@ -41,6 +41,15 @@ async def test_writes_that_wait_together_share_one_transaction(tmp_path: Path):
     await database.close()
 
 
+async def test_no_connection_needs_a_place_for_temporary_files(tmp_path: Path):
+    """A container's read-only file system has none, and SQLite would spill a large savepoint there."""
+    database = await SqliteDatabase.open(tmp_path / "journal.db")
+    connection = database._connect()
+    assert connection.execute("PRAGMA temp_store").fetchone() == (2,)
+    connection.close()
+    await database.close()
+
+
 async def test_a_full_disk_is_unavailable_and_stores_nothing_of_the_group(tmp_path: Path):
     database = await SqliteDatabase.open(tmp_path / "journal.db")
     await database.close()
