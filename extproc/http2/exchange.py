@@ -51,11 +51,11 @@ class Exchange:
         code = frames.decode_number(payload, Kind.RST_STREAM)
         if stream_id == 0:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM on stream 0")
-        self._patience.try_with("RST_STREAM")
         stream = self._live.get(stream_id)
         if stream is None:
             if self._core.streams.is_idle(stream_id):
                 raise ConnectionFault(Code.PROTOCOL_ERROR, f"RST_STREAM on idle stream {stream_id}")
+            self._patience.try_with("RST_STREAM on a closed stream")
             return
         self._core.drop(stream)
         self._core.events.append(StreamBroken(stream_id, code, f"reset by the peer ({code_name(code)})"))

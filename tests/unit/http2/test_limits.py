@@ -129,6 +129,24 @@ def test_cve_2023_44487_a_reset_stream_keeps_its_place_until_our_work_for_it_has
     assert probe.events[-1] == HeadReceived(7, list(REQUEST), False)
 
 
+def test_a_crowd_that_leaves_at_once_costs_nobody_elses_streams():
+    """Envoy has the streams of all its clients on one connection, and a load balancer that dies takes thousands of them along."""
+    probe = Probe(limits=Limits(streams_max=3_000, idle_frames_max=100))
+    ids = range(1, 4_001, 2)
+    probe.give(*(probe.head(stream_id) for stream_id in ids))
+    probe.give(*(raw(RST_STREAM, 0, stream_id, number(8)) for stream_id in ids[500:]))
+    assert probe.connection_error is None
+    assert len([event for event in probe.events if isinstance(event, StreamBroken)]) == 1_500
+    probe.give(raw(DATA, 0, 1, b"still here"))
+    assert probe.events[-1] == DataReceived(1, b"still here", False)
+
+
+def test_resets_of_one_closed_stream_end_the_connection():
+    probe = Probe(limits=Limits(idle_frames_max=100))
+    probe.give(probe.head(1), *[raw(RST_STREAM, 0, 1, number(8))] * 102)
+    assert probe.connection_error == Code.ENHANCE_YOUR_CALM
+
+
 def refused(probe: Probe, stream_id: int) -> bytes:
     return probe.head(stream_id)
 
