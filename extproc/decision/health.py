@@ -45,8 +45,11 @@ def judge(
     if finding.verdict is Verdict.HUNG:
         history = replace(history, doubt=Doubt(verdict=Verdict.UNKNOWN, words="was hung, and has not answered since"))
     last = history.judgement
+    due_ms = history.looked_at_ms + settings.interval_ms
     ordinary = NextLook(
-        look=Look.MODELS if history.is_proxy else Look.METRICS, at_ms=max(now_ms, history.looked_at_ms + settings.interval_ms)
+        look=Look.MODELS if history.is_proxy else Look.METRICS,
+        # A short answer that took longer than the interval is followed by a pause: others wait for the turn to ask for theirs.
+        at_ms=due_ms if due_ms > now_ms else now_ms + settings.interval_ms,
     )
     judgement = Judgement(
         verdict=finding.verdict,

@@ -81,7 +81,7 @@ class Reflection:
             try:
                 await self._list_and_watch()
             except ExpiredError:
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self._next_pause_s())
             except ForbiddenError as error:
                 await self._wait_after(Standing.FORBIDDEN, error)
             except AbsentError as error:
@@ -108,9 +108,11 @@ class Reflection:
             async for kind, found in events:
                 version = str(found["metadata"]["resourceVersion"])
                 self._confirm()
+                self._backoff_s = BACKOFF_FIRST_S
                 if kind != "BOOKMARK":
                     self._apply(kind, found)
         self._confirm()
+        self._backoff_s = BACKOFF_FIRST_S
         return version
 
     def _apply(self, kind: str, found: Object) -> None:
@@ -131,16 +133,20 @@ class Reflection:
             LOGGER.info("%s: current", self.collection)
         self._standing, self._trouble = Standing.CURRENT, ""
         self._confirmed_at = time.monotonic()
-        self._backoff_s = BACKOFF_FIRST_S
 
     async def _wait_after(self, standing: Standing, error: ApiError) -> None:
         if (standing, str(error)) != (self._standing, self._trouble):
             LOGGER.warning("%s: %s: %s", self.collection, standing, error)
         self._standing, self._trouble = standing, str(error)
         if standing is Standing.STALE:
-            wait_s = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311  (spreads processors, hides nothing)
-            self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+            wait_s = self._next_pause_s()
         else:
             wait_s = REFUSED_RETRY_S
             self.synced.set()
         await asyncio.sleep(wait_s)
+
+    def _next_pause_s(self) -> float:
+        """Longer each time, until a watch has shown something: lists may succeed where no watch does."""
+        pause_s = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311  (spreads processors, hides nothing)
+        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+        return pause_s

@@ -114,8 +114,8 @@ class GuardClient:
                 return _decode_object(answer)
             case 401 | 403:
                 raise TokenRefusedError(f"status {response.status}")
-            case status if 400 <= status < 500:
-                raise GuardAbsentError(f"status {status}")
+            case 404 | 405:
+                raise GuardAbsentError(f"status {response.status}")
             case status:
                 raise GuardUnheardError(f"status {status}: {_shown(answer)}")
 

@@ -16,7 +16,7 @@ from typing import Final
 from extproc.decision.identity import ConflictingFactsError, Facts
 from extproc.replicas.guard_client import ToldFacts
 from extproc.replicas.roster import Replica, Roster
-from extproc.replicas.shown_facts import FactsUnreadableError
+from extproc.replicas.shown_facts import FactsKeptBackError, FactsUnreadableError
 
 LEARN_AGAIN_S: Final = 30.0
 """Adapters are loaded into running servers, and without a guard a restart tells nobody of itself."""
@@ -120,28 +120,31 @@ class Identities:
     async def _learn(self, learner: Learner) -> None:
         while True:
             learner.due.clear()
-            await self._ask(learner)
+            again_s = await self._ask(learner)
             learner.asked.set()
             try:
-                async with asyncio.timeout(UNHEARD_AGAIN_S if learner.learnt is None else LEARN_AGAIN_S):
+                async with asyncio.timeout(again_s):
                     await learner.due.wait()
             except TimeoutError:
                 continue
 
-    async def _ask(self, learner: Learner) -> None:
+    async def _ask(self, learner: Learner) -> float:
+        """Seconds until it is asked again, if there is no news of it before."""
         before = learner.restarts, learner.serving
         try:
             told = await self._read(learner.replica.url)
         except FactsUnreadableError as error:
-            if learner.learnt is None:
-                self._say(learner, f"tells nothing: {error}")
-            return
+            if learner.learnt is not None:
+                return LEARN_AGAIN_S
+            self._say(learner, f"tells nothing: {error}")
+            return LEARN_AGAIN_S if isinstance(error, FactsKeptBackError) else UNHEARD_AGAIN_S
         is_of_serving = told.boot_id is not None and told.boot_id == learner.serving
         if before != (learner.restarts, learner.serving) and not is_of_serving:
             learner.due.set()  # the news came while it was being asked, so the process before may have told this
-            return
+            return UNHEARD_AGAIN_S
         learner.learnt = told
         self._tell_roster(learner)
+        return LEARN_AGAIN_S
 
     def _tell_roster(self, learner: Learner) -> None:
         replica = learner.replica

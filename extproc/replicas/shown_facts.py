@@ -17,6 +17,10 @@ class FactsUnreadableError(Exception):
     """A source that may have said something could not be heard, or no source says anything. The message tells which and why."""
 
 
+class FactsKeptBackError(FactsUnreadableError):
+    """The replica answers, and tells us nothing; asking soon again would only fill its log."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFacts:
     """Reads them. Asks no engine: none of these answers needs a slot (R20)."""
@@ -24,7 +28,7 @@ class ShownFacts:
     guards: GuardClient
 
     async def read(self, url: str) -> ToldFacts:
-        """All facts that the replica at ``url`` (no trailing slash) tells. Raises FactsUnreadableError.
+        """All facts that the replica at ``url`` (no trailing slash) tells. Raises FactsUnreadableError or FactsKeptBackError.
 
         What runs comes before what was asked for: flags only fill what is not shown. The guard is asked first: if the process
         that it names still serves afterwards, it has told all the rest as well.
@@ -32,7 +36,7 @@ class ShownFacts:
         try:
             asked_for, shown = await self._flags(url), await self._models(url)
             if shown is None and asked_for is None:
-                raise FactsUnreadableError("/v1/models is not open to the gateway, and there is no guard that knows its token")
+                raise FactsKeptBackError("/v1/models is not open to the gateway, and there is no guard that knows its token")
             told = asked_for or ToldFacts(facts=Facts())
             return replace(told, facts=(shown or Facts()).filled(await self._cache(url)).filled(told.facts))
         except (aiohttp.ClientError, TimeoutError, OSError, GuardUnheardError, ValueError) as error:

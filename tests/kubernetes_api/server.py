@@ -43,6 +43,8 @@ class ApiServer:
     message: str = "no"
     raw_watch: list[bytes] | None = None
     """Lines that the next watch says in place of its own."""
+    failing_watch: bytes | None = None
+    """What every watch says before it ends."""
     raw_answer: str | None = None
     """The text of every answer, in place of its own."""
     raw_refusal: str | None = None
@@ -134,6 +136,9 @@ class ApiServer:
             lines, self.raw_watch = self.raw_watch, None
             for line in lines:
                 await response.write(line)
+            return response
+        if self.failing_watch is not None:
+            await response.write(self.failing_watch)
             return response
         bookmark = {"type": "BOOKMARK", "object": {"kind": "X", "metadata": {"resourceVersion": str(self.version)}}}
         self.watching += 1

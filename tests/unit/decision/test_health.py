@@ -357,6 +357,17 @@ def test_a_broken_question_is_unknown(outcome: Outcome):
     assert watched.fail(outcome, look=Look.SHORT_ANSWER, after_s=0).verdict is Verdict.UNKNOWN
 
 
+@pytest.mark.parametrize(("took_s", "pause_ms"), [(1, 4_000), (10, 5_000)])
+def test_a_question_that_took_longer_than_the_interval_is_followed_by_a_pause(took_s: float, pause_ms: int):
+    """One replica is asked at a time: one that never answers would be asked all the time, and the others never."""
+    watched = Watched()
+    watched.read(IDLE)
+    watched.read(IDLE)
+    watched.fail(Outcome.READ_TIMEOUT, look=Look.SHORT_ANSWER, after_s=took_s)
+    assert watched.next_look is Look.METRICS
+    assert watched.judgement.next.at_ms == watched.now_ms + pause_ms
+
+
 # Restarted (R24)
 
 

@@ -113,6 +113,28 @@ async def test_410_lists_again(api: ApiServer, watch: Watch) -> None:
     assert watched.names == ["a"]
 
 
+@pytest.mark.parametrize("code", [410, 429])
+async def test_watches_that_fail_after_good_lists_are_tried_less_and_less(
+    api: ApiServer, client: ApiClient, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """An API server with too much to do still answers lists, and each of them is all its objects."""
+    api.put(PATH, route("a"))
+    pauses: list[float] = []
+    next_pause_s = Reflection._next_pause_s
+
+    def note(reflection: Reflection) -> float:
+        pauses.append(next_pause_s(reflection))
+        return 0.0
+
+    monkeypatch.setattr(Reflection, "_next_pause_s", note)
+    monkeypatch.setattr(module.random, "uniform", lambda low, high: high)
+    api.failing_watch = b'{"type":"ERROR","object":{"code":%d,"message":"not now"}}\n' % code
+    watched = Watched(client, 600)
+    await watched.until(lambda: len(pauses) >= 5)
+    await watched.stop()
+    assert pauses[:5] == [0.5, 1.0, 2.0, 4.0, 8.0]
+
+
 async def test_while_the_server_is_away_the_last_picture_stays_and_its_age_is_told(api: ApiServer, watch: Watch) -> None:
     api.put(PATH, route("a"))
     watched = await watch()

@@ -38,6 +38,7 @@ async def test_cancel_says_how_the_attempt_ended(guard: ScriptedGuard, client: G
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
+        (400, GuardUnheardError),
         (401, TokenRefusedError),
         (403, TokenRefusedError),
         (404, GuardAbsentError),
@@ -49,8 +50,9 @@ async def test_error_status_proves_nothing(
     guard: ScriptedGuard, client: GuardClient, status: int, expected: type[Exception]
 ) -> None:
     guard.status = status
-    with pytest.raises(expected):
+    with pytest.raises(expected) as raised:
         await client.cancel(guard.url, "att_1", timeout_ms=5_000)
+    assert type(raised.value) is expected
 
 
 @pytest.mark.parametrize(

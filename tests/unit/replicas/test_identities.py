@@ -10,7 +10,7 @@ from extproc.replicas import identities as module
 from extproc.replicas.guard_client import ToldFacts
 from extproc.replicas.identities import Identities
 from extproc.replicas.roster import Replica, Roster
-from extproc.replicas.shown_facts import FactsUnreadableError
+from extproc.replicas.shown_facts import FactsKeptBackError, FactsUnreadableError
 
 A, B = (Replica(destination=f"{name}:1", url=f"http://{name}:1") for name in "ab")
 LLAMA = Facts(model="llama", root="/models/llama")
@@ -25,6 +25,8 @@ class Telling:
     def __init__(self) -> None:
         self.facts: dict[str, Facts | None] = {A.url: LLAMA, B.url: LLAMA}
         self.boots: dict[str, str] = {}
+        self.silence = FactsUnreadableError("nobody answers")
+        """Of whom ``facts`` has None."""
         self.asked = {A.url: 0, B.url: 0}
         self.answering = asyncio.Event()
         self.answering.set()
@@ -38,7 +40,7 @@ class Telling:
         if not self.answering.is_set():
             await self.answering.wait()
         if facts is None:
-            raise FactsUnreadableError("nobody answers")
+            raise self.silence
         return ToldFacts(facts=facts, boot_id=boot_id)
 
     async def until_asked(self, url: str, times: int) -> None:
@@ -68,6 +70,22 @@ async def identities(roster: Roster, telling: Telling) -> AsyncIterator[Identiti
 def may_repeat(roster: Roster, first: Replica, second: Replica) -> bool:
     identity = {replica.destination: replica.identity for replica in roster.replicas}[first.destination]
     return roster.choose([first.destination], identity) == second
+
+
+@pytest.mark.parametrize(
+    ("silence", "again_s"),
+    [
+        (FactsUnreadableError("nobody answers"), "UNHEARD_AGAIN_S"),
+        (FactsKeptBackError("/v1/models is not open"), "LEARN_AGAIN_S"),
+    ],
+)
+async def test_a_replica_that_answers_and_tells_nothing_is_not_asked_every_second(
+    roster: Roster, telling: Telling, silence: FactsUnreadableError, again_s: str
+) -> None:
+    """A vLLM with an API key and without a guard would log two refusals a second for each processor, for ever."""
+    telling.facts[A.url], telling.silence = None, silence
+    learner = module.Learner(replica=A)
+    assert await Identities(roster, telling.read)._ask(learner) == getattr(module, again_s)
 
 
 async def test_replicas_that_show_the_same_may_repeat_each_other(roster: Roster, identities: Identities) -> None:

@@ -9,7 +9,7 @@ import pytest
 from extproc.contract.guard import FACTS_PATH
 from extproc.decision.identity import Facts
 from extproc.replicas.guard_client import GuardClient
-from extproc.replicas.shown_facts import FactsUnreadableError, ShownFacts
+from extproc.replicas.shown_facts import FactsKeptBackError, FactsUnreadableError, ShownFacts
 from tests.unit.replicas.scripted_guard import TOKEN, Clock
 from tests.unit.scripted_replica import ScriptedReplica
 
@@ -70,7 +70,7 @@ async def test_a_guard_that_does_not_know_us_tells_nothing(replica: ScriptedRepl
 
 async def test_where_nobody_says_anything_nothing_is_known(replica: ScriptedReplica, shown: ShownFacts) -> None:
     replica.serve(b"", "/v1/models", 401)
-    with pytest.raises(FactsUnreadableError, match="not open to the gateway"):
+    with pytest.raises(FactsKeptBackError, match="not open to the gateway"):
         await shown.read(replica.url)
 
 
