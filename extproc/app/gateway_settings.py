@@ -86,6 +86,7 @@ class GatewaySettings:
             "--admin": self.admins[number - 1],
             "--policy": self.policy,
             "--token-file": self.token_file,
+            "--replica-ca": self.replica_ca,
             "--journal": None if self.journal == os.environ.get(DATABASE_VARIABLE) else self.journal,
             # Each process looks at each replica for itself; together they look as often as one would.
             "--health-interval": f"{self.processors * HealthSettings().interval_ms}ms" if self.processors > 1 else None,

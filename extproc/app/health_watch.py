@@ -4,6 +4,7 @@ Asks sessions instead of counting on the per-delta path: what was delivered betw
 the sessions' own counts.
 """
 
+import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class HealthWatch:
         sessions: Callable[[], Collection[Session]],
         verdicts: VerdictMetrics | None = None,
         restarted: Callable[[str], None] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """``restarted`` hears the destination of a replica that was started again."""
         self._restarted = restarted
@@ -59,7 +61,7 @@ class HealthWatch:
         self._sessions = sessions
         self._output_seen: dict[str, Output] = {}
         """By destination, as of the last look."""
-        self.monitor: Final = HealthMonitor(settings, self._judged, self._knowledge, on_look=self._looked)
+        self.monitor: Final = HealthMonitor(settings, self._judged, self._knowledge, on_look=self._looked, tls=tls)
         self._watched: set[str] = set()
 
     @asynccontextmanager

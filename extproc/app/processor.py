@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import signal
+import ssl
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -59,6 +60,8 @@ class ProcessorSettings:
     egress: str
     replicas: tuple[Replica, ...]
     """Known at the start; what is found later takes their place."""
+    tls: ssl.SSLContext | None = None
+    """By which https replicas are checked; None: the machine's authorities."""
     token: str = ""
     """The secret shared with the replicas' guards."""
     surroundings: Surroundings
@@ -108,7 +111,7 @@ class Processor:
         self._telemetry.watch_journal(stores.keyed_journal)
         self._control_calls = aiohttp.ClientSession(
             # Idle connections end before uvicorn ends them, after 5 s (CASES EN-09).
-            connector=aiohttp.TCPConnector(keepalive_timeout=3.0, limit=0),
+            connector=aiohttp.TCPConnector(keepalive_timeout=3.0, limit=0, ssl=settings.tls or True),
             trust_env=False,
         )
         guards = GuardClient(
@@ -157,6 +160,7 @@ class Processor:
             lambda: self._service.sessions,
             self._telemetry.verdicts,
             self._identities.restarted,
+            settings.tls,
         )
         if settings.surroundings.routes is not None:
             settings.surroundings.routes.judged = self._telemetry.policies.objects_judged

@@ -1,5 +1,6 @@
 """``deltafence processor``: the external processor alone, for a proxy that is already there."""
 
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,7 +8,16 @@ import click
 import uvloop
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter, read_secret, read_text
+from extproc.app.parameters import (
+    ADDRESS,
+    DURATION,
+    LOG_FORMAT_OPTION,
+    READABLE_FILE,
+    REPLICA,
+    ParsedParameter,
+    read_secret,
+    read_text,
+)
 from extproc.app.processor import ProcessorSettings, run_processor
 from extproc.app.replica_facts import read_replica_facts
 from extproc.app.store_options import require_takeover_after_leases, store_options
@@ -37,6 +47,7 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 @click.option(
     "--replica", "replicas", multiple=True, type=REPLICA, metavar="URL", help="A replica, or a name that stands for several."
 )
+@click.option("--replica-ca", type=READABLE_FILE, help="Authorities (PEM) for https replicas.  [default: the machine's]")
 @click.option("--replica-facts", type=click.Path(path_type=Path), metavar="FILE", help="What replicas serve, by their URLs.")
 @click.option(
     "--service", type=SERVICE, metavar="[NAMESPACE/]NAME:PORT", help="Replicas behind a Service, by its EndpointSlices."
@@ -93,6 +104,7 @@ def processor(
     socket: str,
     egress: str,
     replicas: tuple[ReplicaAddress, ...],
+    replica_ca: Path | None,
     replica_facts: Path | None,
     service: ServiceReference | None,
     route_annotations: bool,
@@ -126,6 +138,7 @@ def processor(
         socket=socket,
         egress=egress,
         replicas=(),
+        tls=read_authorities(replica_ca),
         surroundings=Surroundings(origins=replicas, declared=read_facts(replica_facts, replicas), service=service, routes=routes),
         resolver=PolicyResolver(default=default, route_annotations=routes.annotations if routes else None),
         token=read_secret(token_file, "--token-file"),
@@ -183,3 +196,13 @@ def read_default(policy: Path | None) -> Layer | None:
     except PolicyError as error:
         raise click.ClickException(f"--policy {policy}: {error}") from error
     return layer
+
+
+def read_authorities(file: Path | None) -> ssl.SSLContext | None:
+    """By which https replicas are checked; None for the machine's authorities. Raises click.ClickException."""
+    if file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=file)
+    except ssl.SSLError as error:
+        raise click.ClickException(f"--replica-ca {file}: no certificates in PEM ({error.reason})") from error

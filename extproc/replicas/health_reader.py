@@ -1,5 +1,6 @@
 """Looks at replicas over aiohttp: one request, one observation, whatever happens on the way."""
 
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,9 +62,12 @@ class HealthReader:
             return response.status, bytes(body)
 
 
-def new_session() -> aiohttp.ClientSession:
-    """A session for readers. A connection serves one look, so that a refused one is seen as such and none is stale (EN-09)."""
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
+def new_session(tls: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
+    """A session for readers. A connection serves one look, so that a refused one is seen as such and none is stale (EN-09).
+
+    ``tls``: by which https replicas are checked; None: the machine's authorities.
+    """
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, ssl=tls or True), trust_env=False)
 
 
 def _outcome_of(error: Exception) -> Outcome:

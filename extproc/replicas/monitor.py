@@ -6,6 +6,7 @@ while no attempt of this process is there, and is broken off at once when one ar
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
@@ -62,6 +63,7 @@ class HealthMonitor:
         *,
         on_look: Looked = ignores_looks,
         api_key: str = "",
+        tls: ssl.SSLContext | None = None,
         read_timeout_ms: int = READ_TIMEOUT_MS,
         clock: Callable[[], int] = monotonic_ms,
     ) -> None:
@@ -70,6 +72,7 @@ class HealthMonitor:
         self._on_look = on_look
         self._knowing = knowing
         self._api_key = api_key
+        self._tls = tls
         self._read_timeout_ms = read_timeout_ms
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
@@ -77,7 +80,7 @@ class HealthMonitor:
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        self._reader = HealthReader(session=new_session(), api_key=self._api_key, clock=self._clock)
+        self._reader = HealthReader(session=new_session(self._tls), api_key=self._api_key, clock=self._clock)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -276,11 +276,16 @@ def test_secrets_reach_every_processor_as_files_that_it_may_read(rendered: Rende
                 assert spec["securityContext"]["fsGroup"] == container["securityContext"]["runAsGroup"]
 
 
-def test_envoy_reads_the_servers_authorities_where_they_are_mounted() -> None:
+def test_who_connects_to_the_servers_reads_their_authorities_where_they_are_mounted() -> None:
+    """Envoy, and the processors: their looks at health and their heartbeats go to the servers directly."""
+
     def of(ca: dict[str, str]) -> tuple[str, list[str]]:
         spec = pod_specs(render({"upstream": {"urls": ["https://10.0.0.5"], "ca": ca}}))[0]
         config, envoy = spec["initContainers"]
         (word,) = [word for word in config["args"] if word.startswith("--replica-ca=")]
+        for container in spec["containers"]:
+            assert (word in container["args"]) is bool(ca)
+            assert ("/etc/deltafence-ca" in [mount["mountPath"] for mount in container["volumeMounts"]]) is bool(ca)
         return word.partition("=")[2], [mount["mountPath"] for mount in envoy["volumeMounts"]]
 
     file, mounts = of({"existingSecret": "model-ca", "key": "root.pem"})

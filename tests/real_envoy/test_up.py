@@ -6,17 +6,24 @@ import os
 import re
 import signal
 import socket
+import ssl
 import stat
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
 
+from extproc.app.addresses import ReplicaAddress
+from extproc.app.demonstration.stage import may_repeat, until_every_replica
+from extproc.sim.process import start_replica
+from extproc.sim.settings import Settings
+
+TLS_DATA = Path(__file__).parents[1] / "data" / "tls"
 REAL = (sys.executable, "-m", "extproc.app", "up")
 STUB = (sys.executable, str(Path(__file__).with_name("up_with_stub.py")))
 MARK = "DELTAFENCE_TEST_MARK"
@@ -244,6 +251,39 @@ async def test_a_database_named_by_the_environment_is_not_on_the_processors_comm
     assert not any("secret.db" in command for command in run.survivors().values())
 
 
+@asynccontextmanager
+async def behind_tls(address: ReplicaAddress) -> AsyncIterator[str]:
+    """An https URL of a replica that speaks HTTP only, with a certificate of the tests' own authority."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection(address.host, address.port)
+        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(TLS_DATA / "server.pem", TLS_DATA / "server.key")
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_a_private_authority_is_believed_by_envoy_and_by_whoever_looks_at_the_replica(start_up, client) -> None:
+    async with start_replica(Settings()) as replica, behind_tls(ReplicaAddress.parse(replica.url)) as url:
+        run = await start_up("--replica", url, "--replica-ca", TLS_DATA / "ca.pem")
+        front = await run.ready()
+        await until_every_replica(may_repeat, run.admin)
+        body = {"model": "sim-model", "messages": [{"role": "user", "content": "hello"}]}
+        assert (await client.post(f"{front}/v1/chat/completions", json=body)).status_code == 200
+        run.process.send_signal(signal.SIGTERM)
+        assert await run.ended() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -349,7 +389,7 @@ async def test_a_second_signal_stops_at_once_before_it_is_ready_too(start_up, cl
 
 
 async def test_an_envoy_that_stands_still_is_stopped_all_the_same(start_up, replica) -> None:
-    run = await start_up("--replica", replica.address)
+    run = await start_up("--replica", replica.address, "--drain-limit", "1s")
     await run.ready()
     os.kill(run.pid_of("envoy.yaml"), signal.SIGSTOP)
     run.process.send_signal(signal.SIGTERM)

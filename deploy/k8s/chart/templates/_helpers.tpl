@@ -155,6 +155,9 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   {{- if $.Values.journal.keySecret.existingSecret }}
   - --key-secret-file=/etc/deltafence-keys/{{ $.Values.journal.keySecret.key }}
   {{- end }}
+  {{- if and (eq $.Values.mode "standalone") $.Values.upstream.ca.existingSecret }}
+  - --replica-ca=/etc/deltafence-ca/{{ $.Values.upstream.ca.key }}
+  {{- end }}
   {{- if $.Values.upstream.facts }}
   - --replica-facts=/etc/deltafence/replica-facts.yaml
   {{- end }}
@@ -237,6 +240,9 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   {{- end }}
   {{- if $.Values.journal.keySecret.existingSecret }}
   - {name: deltafence-keys, mountPath: /etc/deltafence-keys, readOnly: true}
+  {{- end }}
+  {{- if and (eq $.Values.mode "standalone") $.Values.upstream.ca.existingSecret }}
+  - {name: deltafence-ca, mountPath: /etc/deltafence-ca, readOnly: true}
   {{- end }}
 {{- end }}
 {{- end -}}
