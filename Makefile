@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 # A registry that fails once, or another apt that has not ended yet, is no failed test.
 export PIP_RETRIES := 10
 export NPM_CONFIG_FETCH_RETRIES := 5
+export NPM_CONFIG_FETCH_TIMEOUT := 60000
 APT := DEBIAN_FRONTEND=noninteractive apt-get --quiet -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300
 debian = ($(APT) update && $(APT) install --yes --no-install-recommends $(1))
 

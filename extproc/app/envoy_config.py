@@ -139,7 +139,7 @@ class EnvoySettings:
     idle_s_max: int = 900
     """Silence on a stream, the wait for its first delta included, before Envoy answers 504. Every policy's own deadline must be
     below it."""
-    stream_s_max: int = 3600
+    stream_s_max: int = 3660
     """The longest life of a stream."""
     upload_s_max: int = 120
     """How long a request may take to arrive, its body included; at the default size limit of 64 MiB that is 4.5 Mbit/s."""

@@ -5,6 +5,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,7 +121,7 @@ def _report_of(admin: str) -> Any:  # noqa: ANN401  (JSON)
     try:
         with urllib.request.urlopen(f"{admin.rstrip('/')}/deltafence/v1/routes", timeout=10) as answer:  # noqa: S310  (the user's URL)
             return json.load(answer)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise click.ClickException(f"{admin}: {error}") from error
 
 

@@ -5,6 +5,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import Any, Final
 
 import click
@@ -20,6 +21,8 @@ PATH: Final = "/deltafence/v1/status"
 READ_TIMEOUT_S: Final = 5.0
 DECISIONS_MAX: Final = 12
 RUNNING_MAX: Final = 10
+UNREADABLE: Final = (OSError, ValueError, HTTPException)
+"""Raised where nobody answers, or something that is no status document, or that is not even HTTP."""
 
 STYLES: Final = {
     **dict.fromkeys(("serving", "idle", "busy", "reachable", "completed"), "green"),
@@ -52,12 +55,12 @@ def top(admin: str, every_s: float, once: bool) -> None:
 def _read_once(admin: str) -> dict[str, Any]:
     try:
         return read_status(admin)
-    except (OSError, ValueError) as error:
+    except UNREADABLE as error:
         raise click.ClickException(f"{admin}: {error}") from error
 
 
 def read_status(admin: str) -> dict[str, Any]:
-    """The processor's status document. Raises OSError or ValueError."""
+    """The processor's status document. Raises what UNREADABLE names."""
     with urllib.request.urlopen(admin.rstrip("/") + PATH, timeout=READ_TIMEOUT_S) as answer:  # noqa: S310  (the user's URL)
         document = json.load(answer)
     if not isinstance(document, dict) or "replicas" not in document:
@@ -72,7 +75,7 @@ def _looks(admin: str, every_s: float) -> Iterator[Group]:
         try:
             last = read_status(admin)
             yield screen(last)
-        except (OSError, ValueError) as error:
+        except UNREADABLE as error:
             trouble = Text(f"{admin} does not answer: {error}", style="bold red")
             yield Group(trouble) if last is None else Group(trouble, screen(last))
         time.sleep(every_s)

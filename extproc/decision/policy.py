@@ -56,7 +56,7 @@ class DeadlinesPolicy:
     """Limits on one request. Slowness is not a failure (R5), so the defaults only bound what nobody waits for any more."""
 
     first_delta_ms: int = 600_000
-    """From admission to the first delta, over all attempts; then 504."""
+    """From admission to the first delta, over all attempts, and to the end of an answer that is not streamed; then 504."""
     total_ms: int = 3_600_000
     """From admission to the end of the answer."""
     idle_ms: int = 0

@@ -14,7 +14,7 @@ from typing import Final
 from extproc.faults.client import Client
 from extproc.faults.gateway import POLL_S
 from extproc.faults.observation import Interventions, Trial
-from extproc.faults.points import Kind
+from extproc.faults.points import Kind, Position
 from extproc.faults.stage import Stage
 from extproc.journal.records import EventKind
 from extproc.sim.link import Direction, Link
@@ -119,9 +119,11 @@ async def _break_unheard(scene: Scene) -> None:
 
 
 async def _break_unheard_and_leave(scene: Scene) -> None:
+    """Those leave that wait for a fence; after the boundary an end is on its way, which must not meet a client that leaves."""
     await _break_unheard(scene)
-    for client in scene.struck.values():
-        client.leave()
+    for trial, client in scene.struck.items():
+        if trial.point.position is Position.BEFORE_BOUNDARY:
+            client.leave()
 
 
 async def _break_unheard_and_heal(scene: Scene) -> None:

@@ -92,13 +92,14 @@ class Client:
         with contextlib.suppress(asyncio.CancelledError):
             await self._pump
         self._writer.close()
+        now = time.monotonic()  # first: a stall before the next clock is read may date a delivery too late, never too early
         return ClientEvidence(
             sent_at=self._sent_at,
             pieces=tuple(self._pieces),
             left_at=self._left_at,
             closed_at=self._closed_at,
             peer=self._peer,
-            wall_offset_s=time.time() - time.monotonic(),
+            wall_offset_s=time.time() - now,
         )
 
     async def _keep_reading(self, reader: asyncio.StreamReader) -> None:

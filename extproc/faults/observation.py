@@ -128,12 +128,13 @@ class Observer:
             return ()
         deadline = time.monotonic() + LOG_LIMIT_S
         while True:
-            facts: dict[str, Any] = {}
+            facts: dict[str, Any] | None = None
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 facts = await self.stage.gateway.facts(request_id)
-            entries = tuple(_journal_entry(event) for event in facts.get("events", ()))
+            entries = tuple(_journal_entry(event) for event in (facts or {}).get("events", ()))
             has_ended = any(entry.kind == EventKind.ENDED for entry in entries)
-            if has_ended or not is_due or not entries or time.monotonic() > deadline:
+            is_unknown = facts is not None and not entries
+            if has_ended or is_unknown or not is_due or time.monotonic() > deadline:
                 return entries
             await asyncio.sleep(POLL_S)
 

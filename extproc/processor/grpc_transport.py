@@ -165,8 +165,12 @@ class GrpcTransport:
         self._server.add_generic_rpc_handlers((method_handlers(self._process),))
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError or RuntimeError where the address can't be bound."""
-        if self._server.add_insecure_port(self._address) == 0:
+        """Bind and serve. Raises OSError where the address can't be bound."""
+        try:
+            port = self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise OSError(f"can't listen on {self._address}: {error}") from error
+        if port == 0:
             raise OSError(f"can't listen on {self._address}")
         await self._server.start()
 

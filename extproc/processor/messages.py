@@ -148,10 +148,7 @@ def answer_headers(
 def answer_body(
     body: bytes, end_of_stream: bool = False, dynamic_metadata: Mapping[str, str | float] | None = None
 ) -> ProcessingResponse:
-    """A piece of an answer of our own. Of ``dynamic_metadata`` the access log keeps the last value of each key.
-
-    Runs once per delta, hence assignments in place: a third of the time that nested constructors take (0.6 us, not 1.7).
-    """
+    """A piece of an answer of our own. Of ``dynamic_metadata`` the access log keeps the last value of each key."""
     response = ProcessingResponse()
     piece = response.streamed_immediate_response.body_response
     piece.body = body

@@ -43,7 +43,7 @@ class AttemptListener(Protocol):
         """The response's headers are here."""
 
     def body_received(self, data: bytes) -> None:
-        """A piece of the response's body, as large as the loop read it."""
+        """A piece of the response's body, as large as it came: what the loop read at once, or a frame of it."""
 
     def attempt_ended(self, broken: str | None) -> None:
         """The response is over: whole as HTTP sees it (None), or broken, with the evidence in words."""

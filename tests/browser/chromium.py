@@ -124,9 +124,8 @@ async def chromium() -> AsyncIterator[Browser]:
             assert process.stderr is not None
             port = await asyncio.wait_for(_debugging_port(process.stderr), LIMIT_S)
             async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                    (page, *_) = [each for each in await answer.json() if each["type"] == "page"]
-                async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                page = await asyncio.wait_for(_first_page(session, port), LIMIT_S)
+                async with session.ws_connect(page, max_msg_size=0) as socket:
                     browser = Browser(socket)
                     listening = asyncio.create_task(browser.listen())
                     for domain in ("Page", "Runtime", "Network", "Log"):
@@ -137,6 +136,16 @@ async def chromium() -> AsyncIterator[Browser]:
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+async def _first_page(session: aiohttp.ClientSession, port: str) -> str:
+    """Where its first page is debugged; the browser listens a moment before it has one."""
+    while True:
+        async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+            for target in await answer.json():
+                if target["type"] == "page":
+                    return str(target["webSocketDebuggerUrl"])
+        await asyncio.sleep(0.02)
 
 
 async def _debugging_port(stderr: asyncio.StreamReader) -> str:

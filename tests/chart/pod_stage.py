@@ -12,7 +12,7 @@ import aiohttp
 from extproc.app.demonstration.apis import request_body
 from extproc.app.demonstration.judge import Exchange
 from extproc.app.demonstration.scenarios import SCENARIOS
-from extproc.app.demonstration.stage import Delivered, break_first, mend
+from extproc.app.demonstration.stage import Delivered, break_first, may_repeat, mend, until_every_replica
 from extproc.sim.process import ReplicaProcess, start_replica
 from extproc.sim.settings import Settings
 from extproc.sse.dialects import Dialect
@@ -123,5 +123,6 @@ async def start_stage(mode: str, stack: AsyncExitStack, **values: Any) -> Stage:
     await pod.run(spec)
     for port in (8080, 9090):
         await pod.reachable(port)
+    await until_every_replica(may_repeat, f"http://127.0.0.1:{pod.ports[9090]}")
     session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)))
     return Stage(pod=pod, api=api, spec=spec, replicas=replicas, session=session)

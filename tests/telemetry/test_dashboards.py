@@ -70,6 +70,8 @@ async def scrapes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str
                     await replica.set_faults(broken)
                 await gateway.chat(stream=mode == "enforce")
                 await gateway.chat(b"[1]")
+                for replica in (a, b):
+                    await replica.set_faults()
                 await gateway.chat()
                 text = await gateway.scrape_once("deltafence_replica_verdict{")
             for family in text_string_to_metric_families(text):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from extproc.decision.health_report import Json
-from extproc.replicas.roster import Roster
+from extproc.replicas.roster import Roster, Standing
 
 IN_DOUBT: Final = "in_doubt"
 
@@ -47,10 +47,16 @@ def replica_rows(roster: Roster, reports: Reports = nobody_watches) -> Sequence[
                 url=replica.url,
                 identity=replica.identity,
                 attempts=roster.running(replica.destination),
-                standing=IN_DOUBT if roster.is_doubted(replica.destination) else str(roster.standing(replica.destination)),
+                standing=_shown_standing(roster, replica.destination),
                 verdict=str(report.get("verdict", "unwatched")),
                 evidence=str(report.get("evidence", "no health monitor runs in this processor")),
                 for_s=for_s if isinstance(for_s, int | float) else None,
             )
         )
     return sorted(rows, key=lambda row: row.destination)
+
+
+def _shown_standing(roster: Roster, destination: str) -> str:
+    """Doubt puts others first; where nothing is placed at all, it changes nothing."""
+    standing = roster.standing(destination)
+    return IN_DOUBT if roster.is_doubted(destination) and standing is not Standing.WITHHELD else str(standing)

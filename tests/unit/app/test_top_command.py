@@ -45,3 +45,16 @@ async def test_processor_that_does_not_answer_is_an_error(unused_tcp_port) -> No
     result = await look("--admin", f"http://127.0.0.1:{unused_tcp_port}")
     assert result.exit_code == 1
     assert "refused" in result.output
+
+
+async def test_what_is_not_even_http_is_an_error() -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"220 mail.example ESMTP\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    async with server:
+        result = await look("--admin", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    assert (result.exit_code, isinstance(result.exception, SystemExit)) == (1, True)
+    assert "220 mail.example" in result.output

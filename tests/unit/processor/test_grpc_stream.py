@@ -84,10 +84,12 @@ async def test_a_write_that_was_begun_is_finished_though_nobody_waits(tmp_path: 
 
 async def test_a_client_that_left_is_told_by_cancellation_and_by_the_next_write(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waits = asyncio.Event()
 
     async def serve(stream: GrpcStream) -> None:
         await stream.write(delta(0))
         try:
+            waits.set()
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
             stream.write_now(delta(1))
@@ -98,6 +100,7 @@ async def test_a_client_that_left_is_told_by_cancellation_and_by_the_next_write(
 
     async with called(tmp_path, serve) as call:
         await call.read()
+        await waits.wait()  # the message is here before its write has ended there
         call.cancel()
         await told
     assert "Exception in callback" not in caplog.text

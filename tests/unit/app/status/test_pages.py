@@ -65,6 +65,14 @@ async def test_a_replica_that_lost_an_attempt_is_shown_in_doubt_until_health_has
     assert [row["standing"] for row in rows] == ["placeable", "placeable"]
 
 
+async def test_a_replica_that_gets_nothing_is_not_shown_as_one_that_gets_what_is_left(admin, http) -> None:
+    first = admin.roster.replicas[0].destination
+    admin.roster.set_standing(first, Standing.WITHHELD)
+    admin.roster.doubt(first)
+    rows = (await document(http, "/deltafence/v1/replicas"))["replicas"]
+    assert {row["standing"] for row in rows if row["destination"] == first} == {"withheld"}
+
+
 async def test_requests_are_listed_by_outcome(admin, http) -> None:
     admin.tell(INTERRUPTED)
     admin.tell([admitted(request="req_2")])
