@@ -15,6 +15,7 @@ from extproc.app.addresses import Address, ReplicaAddress
 from extproc.app.envoy_config import GENERATION_ROUTES, EnvoySettings, GenerationRoute, ToolEndpoint, destination_of, render
 from extproc.contract import headers
 from extproc.contract.errors import ENVOY_FORMS, FORMS, EnvoyCode, ErrorCode
+from extproc.decision.policy import DEFAULT_POLICY
 from extproc.decision.tool_call import ToolRoute
 
 
@@ -82,6 +83,12 @@ def test_attempts_are_never_repeated_by_envoy() -> None:
     assert "retry_policy" not in attempt["route"]
     service = connection_manager(tree, "front")["http_filters"][0]["typed_config"]["grpc_service"]
     assert service["retry_policy"]["retry_on"] == "connect-failure,refused-stream"
+
+
+def test_envoy_cuts_no_stream_before_its_policys_deadline_has_told_the_client() -> None:
+    """Envoy's clock starts with the request's head, the session's when the request is whole: at one time Envoy would be first."""
+    assert settings().stream_s_max * 1_000 > DEFAULT_POLICY.deadlines.total_ms
+    assert settings().idle_s_max * 1_000 > DEFAULT_POLICY.deadlines.first_delta_ms
 
 
 def test_several_addresses_and_processors_are_all_there() -> None:

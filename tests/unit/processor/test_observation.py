@@ -12,6 +12,7 @@ from extproc.decision.policy import Mode, Policy, RetryBudgetPolicy
 from extproc.journal.interface import History
 from extproc.journal.records import EventKind
 from extproc.journal.verify import verify
+from extproc.processor import watched
 from extproc.processor.protobuf import HttpBody, HttpHeaders, ProcessingRequest
 from extproc.processor.watched import with_envoys_flags
 from extproc.replicas.attempt_client import ResponseHead
@@ -75,6 +76,35 @@ async def test_whole_stream_is_completed_and_enforce_would_have_done_the_same(st
     assert end["kinds"] == ["admitted", "attempt_started", "response_started", "first_delta_sent", "ended"]
     facts = await stage.facts(end["events"][0].request_id)
     assert facts.traits == {"mode": "observe", "x_request_id": "client-1"}
+
+
+async def test_a_watched_requests_body_is_let_go_of_since_nothing_is_sent_again(stage: Stage, monkeypatch) -> None:
+    kept = []
+    observe = watched.Observation
+
+    def note(**arguments: Any) -> Any:
+        kept.append(arguments["request"].body.data)
+        return observe(**arguments)
+
+    monkeypatch.setattr(watched, "Observation", note)
+    assert await observed(stage, [*asked(), head(), piece(text("a") + FINISH + DONE), piece(last=True)])
+    assert kept == [b""]
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_only_a_watched_streams_first_delta_tells_how_fast_prompts_are_read(stage: Stage, stream: bool) -> None:
+    now = [0]
+
+    def later() -> int:
+        now[0] += 100
+        return now[0]
+
+    object.__setattr__(stage.service._world, "now_ms", later)
+    question = {"model": "m", "stream": stream, "messages": [{"role": "user", "content": "word " * 1_000}]}
+    answer = json.dumps({"choices": [{"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}]}).encode()
+    told = [head(), piece(text("a") + FINISH + DONE)] if stream else [head(content_type="application/json"), piece(answer)]
+    assert await observed(stage, [*asked(question), *told, piece(last=True)])
+    assert (stage.service._world.pools.of("m").cost_of(5_000).prefill_ms is not None) is stream
 
 
 @pytest.mark.parametrize(
