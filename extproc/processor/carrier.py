@@ -136,9 +136,8 @@ class Carrier:
         if self._fencing is not None and not self._fencing.done():
             self._fencing.cancel()
             assert self._fenced is not None, "a fence of no attempt"
-            self._world.fence.cancel(
-                *self._fenced
-            )  # the fence may not have begun, and nobody else would ask that replica to stop
+            # The fence may not have begun, and nobody else would ask that replica to stop.
+            self._world.fence.cancel(*self._fenced)
         attempt = self._drop_attempt()
         if attempt is not None:
             self._world.fence.release(attempt.attempt_id)
