@@ -14,7 +14,6 @@ from extproc.routes.problems import PolicyError
 from extproc.routes.tool_route import read_tool_route
 from extproc.telemetry.logs import LogFormat
 
-READABLE_FILE: Final = click.Path(exists=True, dir_okay=False, readable=True, resolve_path=True, path_type=Path)
 SECONDS_PER_UNIT: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 

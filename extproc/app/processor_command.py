@@ -8,16 +8,7 @@ import click
 import uvloop
 
 from extproc.app.addresses import Address, ReplicaAddress
-from extproc.app.parameters import (
-    ADDRESS,
-    DURATION,
-    LOG_FORMAT_OPTION,
-    READABLE_FILE,
-    REPLICA,
-    ParsedParameter,
-    read_secret,
-    read_text,
-)
+from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, ParsedParameter, read_secret, read_text
 from extproc.app.processor import ProcessorSettings, run_processor
 from extproc.app.replica_facts import read_replica_facts
 from extproc.app.store_options import require_takeover_after_leases, store_options
@@ -47,7 +38,12 @@ EGRESS_PROTOCOL = click.Choice(EgressProtocol, case_sensitive=False)
 @click.option(
     "--replica", "replicas", multiple=True, type=REPLICA, metavar="URL", help="A replica, or a name that stands for several."
 )
-@click.option("--replica-ca", type=READABLE_FILE, help="Authorities (PEM) for https replicas.  [default: the machine's]")
+@click.option(
+    "--replica-ca",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Authorities (PEM) for https replicas.  [default: the machine's]",
+)
 @click.option("--replica-facts", type=click.Path(path_type=Path), metavar="FILE", help="What replicas serve, by their URLs.")
 @click.option(
     "--service", type=SERVICE, metavar="[NAMESPACE/]NAME:PORT", help="Replicas behind a Service, by its EndpointSlices."
@@ -204,5 +200,5 @@ def read_authorities(file: Path | None) -> ssl.SSLContext | None:
         return None
     try:
         return ssl.create_default_context(cafile=file)
-    except ssl.SSLError as error:
-        raise click.ClickException(f"--replica-ca {file}: no certificates in PEM ({error.reason})") from error
+    except OSError as error:
+        raise click.ClickException(f"--replica-ca {file}: {error.strerror}") from error

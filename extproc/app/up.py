@@ -12,11 +12,13 @@ from extproc.app.envoy_config import ToolEndpoint
 from extproc.app.envoy_process import EnvoyMissingError, find_envoy
 from extproc.app.gateway import StoppedAtOnceError, run_gateway
 from extproc.app.gateway_settings import DEFAULT_TOOLS_LISTEN, PROCESSORS_MAX, GatewaySettings, StartRefusedError
-from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, READABLE_FILE, REPLICA, TOOL_OPTION, read_text
+from extproc.app.parameters import ADDRESS, DURATION, LOG_FORMAT_OPTION, REPLICA, TOOL_OPTION, read_text
 from extproc.decision.policy import DEFAULT_POLICY, Policy
 from extproc.routes.document import read_policy
 from extproc.routes.problems import PolicyError
 from extproc.telemetry.logs import LogFormat, configure_logging
+
+READABLE_FILE = click.Path(exists=True, dir_okay=False, readable=True, resolve_path=True, path_type=Path)
 
 
 @click.command()

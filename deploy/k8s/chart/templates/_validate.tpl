@@ -159,7 +159,7 @@ and by the first object, so that `helm template` refuses too. */}}
 {{- fail "processor.env: DELTAFENCE_JOURNAL is set by journal.store" -}}
 {{- end -}}
 {{- end -}}
-{{- $byValues := list "socket" "egress" "replica" "replica-facts" "service" "route-annotations" "route-namespace" "admin" "sibling" "policy" "token-file" "journal" "journal-unavailable" "journal-keep" "journal-bytes-max" "takeover-after" "key-secret-file" "key-ttl" "caller-header" "max-request-bytes" "max-bodies-bytes" "max-streams" "hung-after" "health-interval" "transport" "egress-protocol" "drain-limit" "log-format" -}}
+{{- $byValues := list "socket" "egress" "replica" "replica-ca" "replica-facts" "service" "route-annotations" "route-namespace" "admin" "sibling" "policy" "token-file" "journal" "journal-unavailable" "journal-keep" "journal-bytes-max" "takeover-after" "key-secret-file" "key-ttl" "caller-header" "max-request-bytes" "max-bodies-bytes" "max-streams" "hung-after" "health-interval" "transport" "egress-protocol" "drain-limit" "log-format" -}}
 {{- range .Values.processor.extraArgs -}}
 {{- $option := regexReplaceAll "^--|=.*$" . "" -}}
 {{- if has $option $byValues -}}
