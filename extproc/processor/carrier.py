@@ -45,6 +45,15 @@ class AttemptLost:
     failure: Failure
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fencing:
+    """The wait for a fence. Holds no Attempt, so that what a failed one has read is let go of."""
+
+    attempt_id: str
+    replica: Replica
+    task: asyncio.Task[None]
+
+
 class ReplicaChangedError(ConnectionError):
     """A repeat's replica turned out to be another process, so the repeat was not sent. The message is the evidence."""
 
@@ -76,9 +85,7 @@ class Carrier:
         self._failed_on: set[str] = set()
         self._candidate: Replica | None = None
         self._identity: str | None = None
-        self._fencing: asyncio.Task[None] | None = None
-        self._fenced: tuple[str, Replica] | None = None
-        """The attempt that is being fenced, or was last."""
+        self._fencing: _Fencing | None = None
         self._first_delta_due_ms = world.now_ms() + policy.deadlines.first_delta_ms
 
     def find_candidate(self) -> bool:
@@ -133,11 +140,10 @@ class Carrier:
 
     def close(self) -> None:
         """Let go of everything; the session is over, however it ended."""
-        if self._fencing is not None and not self._fencing.done():
-            self._fencing.cancel()
-            assert self._fenced is not None, "a fence of no attempt"
+        if self._fencing is not None and not self._fencing.task.done():
+            self._fencing.task.cancel()
             # The fence may not have begun, and nobody else would ask that replica to stop.
-            self._world.fence.cancel(*self._fenced)
+            self._world.fence.cancel(self._fencing.attempt_id, self._fencing.replica)
         attempt = self._drop_attempt()
         if attempt is not None:
             self._world.fence.release(attempt.attempt_id)
@@ -234,7 +240,6 @@ class Carrier:
         attempt = self._drop_attempt()
         assert attempt is not None, "a fence without an attempt"
         failure = effect.failure
-        self._fenced = (attempt.attempt_id, attempt.replica)
         self._record.note(
             EventKind.ATTEMPT_FAILED,
             attempt_id=attempt.attempt_id,
@@ -244,7 +249,8 @@ class Carrier:
             fencing=effect.fencing,
         )
         self._failed_on.add(attempt.replica.destination)
-        self._fencing = asyncio.create_task(self._fence(attempt, effect.fencing, failure), name=f"fence {attempt.attempt_id}")
+        task = asyncio.create_task(self._fence(attempt, effect.fencing, failure), name=f"fence {attempt.attempt_id}")
+        self._fencing = _Fencing(attempt_id=attempt.attempt_id, replica=attempt.replica, task=task)
 
     async def _fence(self, attempt: Attempt, fencing: Fencing, failure: Failure) -> None:
         proof = await self._world.fence.fence(attempt.attempt_id, attempt.replica, fencing, failure)
