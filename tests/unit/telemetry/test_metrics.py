@@ -1,5 +1,7 @@
 """What each story of a request adds to the metrics."""
 
+from prometheus_client import generate_latest
+
 from extproc.contract.errors import ErrorCode
 from extproc.decision.verdicts import Verdict
 from extproc.journal.records import EventKind
@@ -71,6 +73,12 @@ def test_invented_model_names_share_one_series_beyond_the_bound(scrape, told) ->
     models = {sample.labels["model"] for sample in samples if sample.name == "deltafence_attempts_total"}
     assert len(models) == VALUES_MAX + 1
     assert scrape.value("deltafence_attempts_total", model="other", repeat="false") == 40
+
+
+def test_a_name_that_no_encoder_takes_does_not_end_the_metrics_page(scrape, told) -> None:
+    witness = Witness([RequestMetrics(scrape.meters)])
+    told(witness, [admitted(model="a\ud83d"), happened(EventKind.ATTEMPT_STARTED)])
+    assert b'deltafence_attempts_total{model="a?"' in generate_latest(scrape.registry)
 
 
 def test_request_that_was_turned_away_is_counted(scrape) -> None:
